@@ -27,6 +27,7 @@ from relvmoiscsi.errors import (
     in_options,
     interruption,
 )
+from relvmoiscsi.host.files import reserve
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
@@ -53,6 +54,7 @@ def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[]
     facts: Dict[str, Any] = {}
     usage = arguments.usage
     try:
+        reserve()
         run: Callable[[], Answer] = arguments.run(arguments)
         usage = None  # the words are right in form
         answer = run()

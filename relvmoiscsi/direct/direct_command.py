@@ -16,6 +16,7 @@ from relvmoiscsi.direct.direct_config import (
     without_entry,
 )
 from relvmoiscsi.direct.links import Status
+from relvmoiscsi.direct.lvm_filter import lvm_problems
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats.lvm.owner import Owner, read_owner
 from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config
@@ -28,6 +29,7 @@ from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, nearest, printable, quoted, shell_command, table
 
 HOST = THIS_HOST
+IDLE_SECONDS = 5.0  #: limit for the events of the other devices of a new direct LUN
 
 #: sm's program for new links in /dev/xapi/block; the program introduces a VDI in the host's udev SR
 _INTRODUCER = "opt/xensource/libexec/local-device-change"
@@ -156,7 +158,8 @@ def add(name: str, scsi_id: str, keeps_session: bool) -> Answer:
         reason = status.problem or Refused("udev was too slow.")
         late = Refused(f"{direct.link_of(name, HOST)} did not appear: {reason.message}")
         raise late.advising(reason.advice).in_state(f"{name} has LUN {scsi_id} in {HOST.config}.")
-    notes += _lvm_problems()
+    udev.wait_until_idle(IDLE_SECONDS, HOST)  # until each device of the LUN has its link for LVM's filter
+    notes += [each.told for each in lvm_problems({name: scsi_id}, HOST)]
     vdi = _vdi(name, notes) if device else ""
     facts = {**_facts(name, scsi_id, status), "vdi": vdi or None, "notes": notes}
     if status.is_linked:
@@ -308,8 +311,9 @@ def remove(name: str) -> Answer:
         is_gone = direct.renew_link(name, scsi_id, "", HOST)
     if not is_gone:
         there_still = Refused(f"{link} still exists: udev did not remove the link.")
+        again = shell_command("udevadm trigger --action=change", sysname_match=[direct.leads_to(name, HOST)])
         raise there_still.in_state(f"{HOST.config} has {name} no longer.").advising(
-            "Have udev apply its rules: `udevadm trigger --action=change`."
+            f"Have udev apply its rules: `{again}`."
         )
     try:
         with _pool() as pool:
@@ -341,23 +345,14 @@ def _check_no_vm(name: str, notes: List[str]) -> None:
         notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.told}")
 
 
-def _lvm_problems() -> List[str]:
-    files = direct.lvm_without_filter(HOST)
-    if not files:
-        return []
-    return [
-        "LVM of this host acts on what a guest writes to a direct LUN, such as the name of an SR's volume group. "
-        f"{' and '.join(files)} must have the filter of docs/direct-luns.rst, which is beside README.rst."
-    ]
-
-
 # --- list
 
 
 def list_luns() -> Answer:
     """Return the state of each direct LUN. The pool, and not the content of the LUN, says whether an SR has the LUN."""
     luns, problems = read_section(read_config(HOST.config))
-    problems = [f"{HOST.config}: {problem}" for problem in problems] + (_lvm_problems() if luns else [])
+    problems = [f"{HOST.config}: {problem}" for problem in problems]
+    problems += [each.told for each in lvm_problems(luns, HOST)]
     records = None
     try:
         if luns:

@@ -48,11 +48,6 @@ NO_LINK = "-"  #: the answer to the rule for a device of a direct LUN that has n
 _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
-#: the word of the filter that keeps LVM from direct LUNs and from their partitions; the rule makes links of this name
-LVM_WORD = "/relvmoiscsi-direct-"
-#: LVM reads lvmlocal.conf from one directory only; SM chooses the second for commands that write
-_LVM_DIRECTORIES = ("etc/lvm", "etc/lvm/master")
-
 _SESSION = re.compile(r"/(session\d+)/")
 #: UUID of the map that kpartx makes of a partition of a multipath map, with the SCSIid
 _PARTITION = re.compile("part[0-9]+-mpath-(.+)")
@@ -165,20 +160,6 @@ def users_of(kernel_name: str, host: Host = THIS_HOST) -> holders.Users:
     return holders.users_of_block(status, host)
 
 
-def lvm_without_filter(host: Host = THIS_HOST) -> List[str]:
-    """Return the files lvmlocal.conf of this host that do not keep LVM from direct LUNs."""
-    return [
-        host.at(directory, "lvmlocal.conf")
-        for directory in _LVM_DIRECTORIES
-        if os.path.isdir(host.at(directory))
-        and not any(
-            LVM_WORD in line.partition("#")[0]
-            for name in ("lvm.conf", "lvmlocal.conf")
-            for line in lines_of(host.at(directory, name))
-        )
-    ]
-
-
 # --- SRs
 
 
@@ -234,6 +215,26 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     return udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
 
 
+def every_device_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
+    """Return the paths below /sys/block of the LUN's disks and map, each with its partitions: "sda", "sda/sda1".
+
+    A partition of a map is a map too: "dm-4".
+    """
+    found = []
+    for name in devices_of(scsi_id, host):
+        found += [name, *partitions_of(name, host)]
+    return found
+
+
+def partitions_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
+    """Return the paths below /sys/block of the partitions that a guest has written, for `every_device_of`."""
+    directory = escape(host.at("sys/block", kernel_name))
+    partitions = sorted(glob(os.path.join(directory, kernel_name + "*")))
+    holders_of = sorted(map(os.path.basename, glob(os.path.join(directory, "holders/*"))))
+    maps = [each for each in holders_of if _PARTITION.fullmatch(attribute(host.at("sys/block", each, "dm/uuid")))]
+    return [os.path.join(kernel_name, os.path.basename(path)) for path in partitions] + maps
+
+
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """Return the name of the link that udev last gave the device; "" if none."""
     start = f"E:{MARK}="
@@ -254,9 +255,8 @@ def renew_link(name: str, scsi_id: str, device: str, host: Host = THIS_HOST) -> 
     """
     for other in dict.fromkeys([*devices_of(scsi_id, host), leads_to(name, host)]):
         if other:
-            udev.make_event(other, host)
-            for partition in glob(os.path.join(escape(host.at("sys/block", other)), other + "*")):
-                udev.make_event(os.path.join(other, os.path.basename(partition)), host)
+            for name_below_sys in [other, *partitions_of(other, host)]:
+                udev.make_event(name_below_sys, host)
     return bool(host.wait_for(lambda: leads_to(name, host) == device, LINK_SECONDS))
 
 

@@ -11,7 +11,7 @@ from typing import List, Optional, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.direct.direct_config import luns_of
-from relvmoiscsi.direct.links import lvm_without_filter
+from relvmoiscsi.direct.lvm_filter import lvm_problems
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown, warning
 from relvmoiscsi.errors import NotFound, Refused
@@ -123,16 +123,11 @@ def examine_rules(host: Host) -> Finding:
 def examine_direct(host: Host) -> List[Finding]:
     """Does LVM ignore what guests write to the direct LUNs of this host? No finding without direct LUNs."""
     try:
-        if not luns_of(host):
-            return []
+        luns = luns_of(host)
     except Refused as error:
         return [unknown("direct-luns", f"The list of direct LUNs cannot be read: {error.message}", AS_ROOT)]
-    files = lvm_without_filter(host)
-    if not files:
-        return [ok("direct-luns", "LVM ignores the direct LUNs.")]
-    sentence = "A guest can block an SR of this host by the name of a volume group on its direct LUN."
-    advice = f"Write the filter of docs/direct-luns.rst into {' and '.join(files)}."
-    return [warning("direct-luns", sentence, advice)]
+    problems = [warning("direct-luns", each.message, each.advice) for each in lvm_problems(luns, host)]
+    return problems or ([ok("direct-luns", "LVM ignores the direct LUNs.")] if luns else [])
 
 
 def examine_room(host: Host) -> Finding:

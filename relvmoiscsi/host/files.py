@@ -6,20 +6,31 @@ tab and line feed. A local user, or a writer of a LUN, chooses such names. Pytho
 separate at carriage returns, file separators and a dozen characters of Unicode, and so does a file that is opened as
 text. So these files are read here, as bytes: `lines_of` and `words_in` separate where the writer does.
 
+The caller of a command sets how many files the command can open, also for root by sudo. At that limit, a reader that
+takes any error for an absent file, as Python's `glob` does, finds no disks of a LUN, and no users of a disk. So
+`reserve` raises the limit before anything is read. `refuse_if_short` is for what remains: a host without memory, or a
+limit of the whole host, which binds ordinary users.
+
 xapi, cron and people start this product under any umask. Each directory and each file of the product is made here, with
 the mode that the caller names.
 """
 
 import errno
 import os
+import resource
 import stat
+from contextlib import ExitStack, suppress
 from typing import List, Optional
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
 _BLANKS = " \t\n"
 _MOST_BYTES = 1 << 20  #: of a text; each user can have millions of locks, and so lines in /proc/locks
+#: files that the product opens at a time, at the most: 272 of a search for users, three pipes of each of 64 children
+MOST_OPEN = 512
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
 #: remedies for errors that even root gets
@@ -69,11 +80,13 @@ def text_of(path: str) -> str:
     """Return the text of a file, such as a file of sysfs; "" if the file is absent or unreadable.
 
     Of a file with more than 1 MiB, return the start. The kernel refuses a read of 4 MiB from a file of /proc/sys.
+    Raises Refused where this process can open no more files.
     """
     try:
         with open(path, "rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
+    except OSError as error:
+        refuse_if_short(error)
         return ""
 
 
@@ -151,20 +164,6 @@ def open_private(path: str, flags: int, directory: Optional[int] = None) -> int:
     return descriptor
 
 
-def make_directory(path: str, mode: int) -> None:
-    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises OSError."""
-    if os.path.isdir(path):
-        return
-    above = os.path.dirname(path) or os.curdir
-    if not os.path.lexists(above):
-        make_directory(above, mode)
-    try:
-        new_directory(path, mode)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
-
-
 def new_directory(path: str, mode: int, directory: Optional[int] = None) -> None:
     """Make a directory with this mode. A relative path begins in the open `directory`. Raises OSError."""
     os.mkdir(path, mode & 0o700, dir_fd=directory)
@@ -189,3 +188,42 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- how many files this process can open
+
+
+def reserve() -> None:
+    """Let this process open MOST_OPEN more files. Raises Refused where a user may not raise the limit so far."""
+    try:
+        _open_all()
+        return
+    except OSError:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = soft + 2 * MOST_OPEN  # the caller's own files may have higher numbers than the limit allows
+    for limits in ((wanted, max(hard, wanted)), (hard, hard)):  # only root may raise the second
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            break
+    try:
+        _open_all()
+    except OSError as error:
+        raise _short(error) from error
+
+
+def _open_all() -> None:
+    with ExitStack() as opened:
+        for _ in range(MOST_OPEN):
+            opened.callback(os.close, os.open(os.sep, os.O_PATH | os.O_CLOEXEC))
+
+
+def refuse_if_short(error: OSError) -> None:
+    """Raise Refused for an error that says nothing about the file: this process can open no more files."""
+    if error.errno in _SHORT:
+        raise _short(error) from error
+
+
+def _short(error: OSError) -> Refused:
+    return Refused(f"This process cannot open enough files: {error.strerror}.").advising(
+        f"`{shell_command('ulimit -n 1024')}` lets a command of the same shell open enough."
+    )

@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, Union
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
-from relvmoiscsi.host.files import lines_of, remedy, words_in
-from relvmoiscsi.host.own_path import NotOwn, own_place, own_way
+from relvmoiscsi.host.files import lines_of, words_in
+from relvmoiscsi.host.own_path import NotOwnFile, is_this_user, own_place, refusing
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -38,9 +38,9 @@ inherited_lock_fds: Dict[int, bool] = {}
 
 
 def _verify_of_root(path: str, status: os.stat_result) -> None:
-    """Raise NotOwn for a file that is not of root or of this user. Its mode is that of SM or LVM."""
-    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-        raise NotOwn(f"{path} is no regular file, or belongs to another user")
+    """Raise NotOwnFile for a file that is not of root or of this user. Its mode is that of SM or LVM."""
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != 0 and not is_this_user(status.st_uid):
+        raise NotOwnFile(f"{path} is no regular file, or belongs to another user")
 
 
 def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], None] = _verify_of_root) -> int:
@@ -49,7 +49,7 @@ def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], Non
     In a place such as /run/lock, each user could make the directory first, and lead this process to another lock file.
     Raises Refused then, and for a failed open. Raises FileNotFoundError if there is no such directory.
     """
-    with in_state(NOTHING_WRITTEN), _refusing(f"The lock {path}", "opened"):
+    with in_state(NOTHING_WRITTEN), refusing(f"The lock {path}", "opened"):
         try:
             with own_place(path) as place:
                 return place.open(flags, verify)
@@ -73,28 +73,6 @@ def open_or_make_lock(
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.").in_state(
         NOTHING_WRITTEN
     )
-
-
-def make_directory(path: str, mode: int) -> None:
-    """Make a directory of lock files and those above it, each with this mode. What is there stays as it is.
-
-    Raises Refused where another user could put another directory in its place.
-    """
-    # the separator at the end: for a file in the place of the directory, an error
-    with _refusing(f"The directory {path}", "made"), own_way(os.path.join(path, ""), make=mode):
-        pass
-
-
-@contextmanager
-def _refusing(what: str, verb: str) -> Iterator[None]:
-    """Raise Refused in the place of NotOwn and OSError."""
-    try:
-        yield
-    except NotOwn as error:
-        unsafe = Refused(f"{what} is not safe: {error}.").advising("Let root have that place alone, then try again.")
-        raise unsafe from None
-    except OSError as error:
-        raise Refused(f"{what} cannot be {verb}: {error.strerror}.").advising(remedy(error)) from error
 
 
 def take(descriptor: int, deadline: float = 0.0) -> bool:

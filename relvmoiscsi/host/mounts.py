@@ -8,10 +8,10 @@ here returns None for a file on another mount.
 
 import os
 import re
-from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
+from typing import Callable, Container, Iterable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import words_in
+from relvmoiscsi.host.files import refuse_if_short, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: File systems that answer a stat of an open file from memory. An overlay may lie over any other file system.
@@ -145,7 +145,8 @@ def status_of_open(
         return None
     try:
         pinned = os.open(link, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        refuse_if_short(error)
         return None  # the process has closed the descriptor since
     try:
         number = mount_of(f"/proc/self/fd/{pinned}")
@@ -161,21 +162,26 @@ def status_of_path(path: str, host: Host, is_wanted: Optional[Wanted] = None) ->
     The way there enters only wanted mounts, and mounts at which a stat cannot hang. The owner of a directory on the way
     can have put a link or a mount there since. So the walk follows no link, and looks at the mount of each directory
     that it has open. This program is on the mount of the root directory, and in a chroot the kernel does not list it.
+    Raises Refused where this process can open no more files.
     """
-    at = os.open(os.sep, os.O_PATH | os.O_CLOEXEC)
+    opened: List[int] = []  #: the directory above, and the last
+    last = ""
     try:
-        last = mount_of(f"/proc/self/fd/{at}")
-        for name in path.split(os.sep)[1:]:
-            above, at = at, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            number = mount_of(f"/proc/self/fd/{at}")  # before `above` is closed
-            os.close(above)
-            if number != last:
+        for name in [os.sep, *path.split(os.sep)[1:]]:
+            above = opened[-1] if opened else None
+            opened.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above))
+            number = mount_of(f"/proc/self/fd/{opened[-1]}")  # before the directory above is closed
+            if above is not None:
+                os.close(opened.pop(0))
+            if number != last and above is not None:
                 mount = mount_with(number, host)
                 if mount is None or not (mount.is_local or is_wanted is not None and is_wanted(mount)):
                     return None
             last = number
-        return os.fstat(at)
-    except OSError:
+        return os.fstat(opened[-1])
+    except OSError as error:
+        refuse_if_short(error)
         return None  # deleted, or in another mount namespace
     finally:
-        os.close(at)
+        for descriptor in opened:
+            os.close(descriptor)

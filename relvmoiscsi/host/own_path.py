@@ -34,12 +34,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import lines_of, new_directory, open_private, words_in
+from relvmoiscsi.host.files import attribute, content_of, lines_in, new_directory, open_private, remedy, words_in
 from relvmoiscsi.host.mounts import mount_of, mount_with
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
 _MOST_LINKS = 40  #: as of Linux
+_MOST_WALKS = 10  #: of one call that makes directories
+_OVERFLOW_USER = "65534"  #: of a Linux whose /proc/sys does not tell
+_ALL_USERS = (1 << 32) - 1
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 #: called with the path, the status of the file, and whether the caller has given a descriptor
@@ -132,37 +135,50 @@ def own_way(path: str, make: Optional[int] = None) -> Iterator[Pinned]:
     Raises OSError, and Refused where the kernel tells no mounts.
     """
     with ExitStack() as opened:
-        way, links = [_pin(opened, os.sep)], 0
-        # The working directory may be gone, or on a mount that does not answer: an absolute path does not need it.
-        path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-        todo: List[str] = path.split(os.sep)[::-1]  # the next name is the last item
-        _verify_kept(os.sep, way[0].status)
-        while todo:
-            name = todo.pop()
-            if name in ("", os.curdir, os.pardir):
-                if not stat.S_ISDIR(way[-1].status.st_mode):
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-                del way[max(1, len(way) - (name == os.pardir)) :]
-                continue
+        for left in reversed(range(1 if make is None else _MOST_WALKS)):
             try:
-                entry = _pin(opened, name, way[-1])
-            except FileNotFoundError:
-                if make is None:
+                entry = _walked(opened, path, make)
+                break
+            except FileNotFoundError:  # another process has removed a directory that was just made, and is empty
+                opened.close()
+                if not left:
                     raise
-                entry = _made(opened, name, way[-1], make)
-            _verify_kept(entry.path, entry.status)
-            if not stat.S_ISLNK(entry.status.st_mode):
-                way.append(entry)
-                continue
-            links += 1
-            if entry.kind == "proc":  # such as fd/3 or root: the kernel leads to that file, and not by the text
-                raise NotOwn(f"{entry.path} is a link of a process")
-            if links > _MOST_LINKS:
-                raise NotOwn(f"{entry.path} is one of too many links")
-            target = os.readlink("", dir_fd=entry.descriptor)
-            del way[1 if os.path.isabs(target) else len(way) :]
-            todo += reversed(target.split(os.sep))
-        yield way[-1]
+        yield entry
+
+
+def _walked(opened: ExitStack, path: str, make: Optional[int]) -> Pinned:
+    """Walk the path once, as `own_way`; what is pinned is open until `opened` ends."""
+    way, links = [_pin(opened, os.sep)], 0
+    # The working directory may be gone, or on a mount that does not answer: an absolute path does not need it.
+    path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    todo: List[str] = path.split(os.sep)[::-1]  # the next name is the last item
+    _verify_kept(os.sep, way[0].status)
+    while todo:
+        name = todo.pop()
+        if not stat.S_ISDIR(way[-1].status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, f"{way[-1].path} is no directory", path)
+        if name in ("", os.curdir, os.pardir):
+            del way[max(1, len(way) - (name == os.pardir)) :]
+            continue
+        try:
+            entry = _pin(opened, name, way[-1])
+        except FileNotFoundError:
+            if make is None:
+                raise
+            entry = _made(opened, name, way[-1], make)
+        _verify_kept(entry.path, entry.status)
+        if not stat.S_ISLNK(entry.status.st_mode):
+            way.append(entry)
+            continue
+        links += 1
+        if entry.kind == "proc":  # such as fd/3 or root: the kernel leads to that file, and not by the text
+            raise NotOwn(f"{entry.path} is a link of a process")
+        if links > _MOST_LINKS:
+            raise NotOwn(f"{entry.path} is one of too many links")
+        target = os.readlink("", dir_fd=entry.descriptor)
+        del way[1 if os.path.isabs(target) else len(way) :]
+        todo += reversed(target.split(os.sep))
+    return way[-1]
 
 
 @contextmanager
@@ -171,6 +187,30 @@ def own_place(path: str) -> Iterator[OwnPlace]:
     directory, name = os.path.split(path)
     with own_way(directory) as pinned:
         yield OwnPlace(pinned, name or os.curdir, path)
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises Refused.
+
+    A directory that another user could replace is refused too.
+    """
+    # the separator at the end: for a file in the place of the directory, an error
+    with refusing(f"The directory {path}", "made"), own_way(os.path.join(path, ""), make=mode):
+        pass
+
+
+@contextmanager
+def refusing(what: str, verb: str) -> Iterator[None]:
+    """Raise Refused in the place of NotOwn and OSError."""
+    try:
+        yield
+    except NotOwn as error:
+        advice = "Let root have that place alone, then try again."
+        if isinstance(error, NotOwnFile):
+            advice = "End what uses that file, such as a run of relvmoiscsi. Then remove the file, and try again."
+        raise Refused(f"{what} is not safe: {error}.").advising(advice) from None
+    except OSError as error:
+        raise Refused(f"{what} cannot be {verb}: {error.strerror}.").advising(remedy(error)) from error
 
 
 def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> bytes:
@@ -276,7 +316,7 @@ def _made(opened: ExitStack, name: str, above: Pinned, mode: int) -> Pinned:
 
 def _verify_kept(path: str, status: os.stat_result) -> None:
     """Raise NotOwn for an entry that a user other than root and this one can change."""
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid != 0 and not is_this_user(status.st_uid):
         raise NotOwn(f"{path} belongs to {_other(status.st_uid)}")
     is_node = stat.S_ISBLK(status.st_mode)  # who may write to a disk, cannot make its node lead to another disk
     is_directory = stat.S_ISDIR(status.st_mode)
@@ -286,19 +326,31 @@ def _verify_kept(path: str, status: os.stat_result) -> None:
 
 
 def _other(user: int) -> str:
-    """Return a user who is not root and not this one, as words of a clause.
-
-    In a user namespace, such as that of `unshare --map-root-user`, root may have no number. The kernel then shows root
-    and other users as one user, so what this user has is not taken for root's.
-    """
-    mapped = [tuple(map(int, words_in(line))) for line in lines_of("/proc/self/uid_map")]  # first, outside, count
-    if not mapped or any(first <= user < first + count for first, _outside, count in mapped):
+    """Return a user who is not root and not this one, as words of a clause."""
+    if not _is_several(user):
         return "another user"
     return f"root or another user: this user namespace (/proc/self/uid_map) shows both as the user {user}"
 
 
+def _is_several(user: int) -> bool:
+    """Return whether this may be any user of the host who has no number in the user namespace of this process.
+
+    The kernel shows all of them as one. After `unshare --map-root-user`, root is one of them. After `unshare --user`
+    alone, this process itself is one of them, so that each file would be its own.
+    """
+    text = content_of("/proc/self/uid_map")  # first, outside, count
+    if text is None or str(user) != (attribute("/proc/sys/kernel/overflowuid") or _OVERFLOW_USER):
+        return False
+    return sum(int(words_in(line)[2]) for line in lines_in(text.decode("ascii"))) < _ALL_USERS
+
+
+def is_this_user(user: int) -> bool:
+    """Return whether the owner of a file is the user of this process, and surely no other."""
+    return user == os.geteuid() and not _is_several(user)
+
+
 def _verify_owner(path: str, status: os.stat_result) -> None:
-    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
+    if stat.S_ISLNK(status.st_mode) or not is_this_user(status.st_uid):
         raise NotOwnFile(f"{path} is a link, or belongs to another user")
 
 
@@ -315,7 +367,7 @@ def verify_alone(path: str, status: os.stat_result) -> None:
     _verify_owner(path, status)
     _verify_trusted(path, status, False)
     if status.st_nlink > 1:  # 0: its owner has removed it since
-        raise NotOwn(f"{path} has another name too")
+        raise NotOwnFile(f"{path} has another name too")
 
 
 def _content(path: str, entry: Pinned, most_bytes: int, verify: Verify) -> bytes:

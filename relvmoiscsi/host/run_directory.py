@@ -19,7 +19,7 @@ from typing import ContextManager
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.own_path import NotOwn, verify_alone
+from relvmoiscsi.host.own_path import NotOwnFile, make_directory, verify_alone
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/ and to tmpfiles.d
@@ -30,10 +30,8 @@ _OTHERS = 0o077
 def make_run_directory(host: Host = THIS_HOST, name: str = "") -> None:
     """Make the directory and its subdirectory `name`, if absent. Raises Refused for those of another user."""
     path = host.at(RUN_DIRECTORY)
-    flock.make_directory(os.path.dirname(path), 0o755)
-    flock.make_directory(path, 0o700)
-    if name:
-        flock.make_directory(os.path.join(path, name), 0o700)
+    make_directory(os.path.dirname(path), 0o755)
+    make_directory(os.path.join(path, name) if name else path, 0o700)
 
 
 def open_lock_file(name: str, host: Host = THIS_HOST, directory: str = "") -> int:
@@ -49,7 +47,7 @@ def _verify_closed(path: str, status: os.stat_result) -> None:
     """Raise NotOwn for a file that another user can open."""
     verify_alone(path, status)
     if status.st_mode & _OTHERS:
-        raise NotOwn(f"other users can open the file {path}")
+        raise NotOwnFile(f"other users can open the file {path}")
 
 
 def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager[object]:

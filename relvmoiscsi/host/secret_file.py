@@ -15,7 +15,7 @@ import stat
 from typing import List
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, read_named
+from relvmoiscsi.host.own_path import NotOwn, is_this_user, read_named
 
 _MOST_BYTES = 65536  #: of a file: four users and passwords have some hundred
 #: no command on the file: the caller may have named any file by mistake
@@ -58,7 +58,7 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
         raise UsageError(f"{path} is no regular file.").advising("Give a file of passwords, or /dev/stdin for a pipe.")
     if status.st_nlink != 1:
         raise UsageError(f"{path} has another name too: it may be any file of yours.").advising("Give a separate file.")
-    if status.st_uid != os.geteuid():
+    if not is_this_user(status.st_uid):
         raise UsageError(f"{path} belongs to another user.").advising(_OWN_FILE)
     if status.st_mode & 0o077:
         raise UsageError(f"{path} is accessible to other users.").advising(_OWN_FILE)

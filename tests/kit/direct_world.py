@@ -18,6 +18,7 @@ class World:
     def __init__(self, root):
         self.root = root
         self.content = {}
+        self.lvm = {}
         self.steps = []
         for directory in ("sys/block", "dev/mapper", "dev/xapi/block", "etc/multipath", "run"):
             (root / directory).mkdir(parents=True)
@@ -72,6 +73,21 @@ class World:
         if path.is_symlink():
             path.unlink()
         path.symlink_to("../../" + target)
+
+    def links_for_lvm(self, kernel_name):
+        """The link by which LVM's filter knows a device of a direct LUN."""
+        self.put("dev/disk/by-id/relvmoiscsi-direct-" + kernel_name)
+
+    def has_lvm(self, directory="etc/lvm", devices=""):
+        """LVM of this host, with what `dumpconfig` tells of the settings in a directory."""
+        self.put(directory + "/lvm.conf")
+        self.lvm[self.host.at(directory)] = f"devices {{\n{devices}\n}}\n"
+
+    def tells_lvm(self, argv):
+        """What LVM answers, for its directory as a variable of `env`; None if this is no question to LVM."""
+        if argv[0] != "env" or argv[2:] != ["lvm", "dumpconfig", "--type", "full", "devices"]:
+            return None
+        return self.lvm[argv[1].partition("LVM_SYSTEM_DIR=")[2]]
 
     def put(self, path, content=""):
         path = self.root / path

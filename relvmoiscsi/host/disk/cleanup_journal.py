@@ -17,9 +17,9 @@ import os
 from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
-from relvmoiscsi.host.own_path import NotOwn, OwnPlace, own_place, own_way, read_named, verify_alone
+from relvmoiscsi.host.own_path import NotOwn, OwnPlace, own_place, own_way, read_named, refusing, verify_alone
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
@@ -55,7 +55,7 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     path = host.at(DIRECTORY, scsi_id)
     new = f"{path}.{os.getpid()}.new"
     content = json.dumps({"boot": host.boot_id, "there": list(there)}, sort_keys=True)
-    try:
+    with in_state(NOTHING_WRITTEN), refusing(f"The clean-up journal {path}", "written"):
         for again in reversed(range(_TRIES)):
             try:
                 with own_way(os.path.dirname(path), make=0o700) as directory:
@@ -67,14 +67,6 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
             except (FileNotFoundError, FileExistsError):  # a call that ends has just removed the empty directory
                 if not again:
                     raise
-    except NotOwn as error:
-        unsafe = Refused(f"The clean-up journal {path} is not safe: {error}.").advising(
-            "Let root have that place alone, then try again."
-        )
-        raise unsafe.in_state(NOTHING_WRITTEN) from None
-    except OSError as error:
-        problem = f"The clean-up journal {path} cannot be written: {error.strerror}."
-        raise Refused(problem).in_state(NOTHING_WRITTEN) from error
 
 
 def forget(scsi_id: str, host: Host = THIS_HOST) -> None:

@@ -10,6 +10,7 @@ Each search of the processes ends at its deadline, and at the latest after SEARC
 
 import errno
 import os
+import re
 import stat
 from glob import escape, glob
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
@@ -17,7 +18,7 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
-from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
+from relvmoiscsi.host.files import attribute, lines_of, refuse_if_short, text_of, words_in
 from relvmoiscsi.host.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import shell_command
@@ -30,6 +31,10 @@ _WATCHERS = ("multipathd", "systemd-udevd", "udevd", "udevadm")
 
 #: File systems whose mounts have device numbers of their own. Only root can mount these: the mount source is a device.
 _OF_SEVERAL_DEVICES = ("btrfs", "bcachefs")
+
+
+#: start of the UUID of a map that kpartx has made of a partition
+_PARTITION_MAP = re.compile("part[0-9]+-")
 
 
 class _Devices:
@@ -64,6 +69,10 @@ class _Devices:
                 name = attribute(path, "dm/name")
                 if attribute(path, "dm/uuid").startswith("mpath-"):
                     yield device, f"multipath map /dev/mapper/{name}", "Use that map instead."
+                elif _PARTITION_MAP.match(attribute(path, "dm/uuid")):
+                    of_map = attribute(directory, "dm/name")
+                    remove = shell_command("kpartx -d", f"/dev/mapper/{of_map}" if of_map else "/dev/" + device)
+                    yield device, f"map of a partition /dev/mapper/{name}", f"`{remove}` removes it, if nobody uses it."
                 else:
                     use = f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
                     yield device, use, f"`{shell_command('lsblk', '/dev/' + device)}` shows what is stacked on it."
@@ -200,6 +209,7 @@ def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
         try:  # the exclusive open is read-only, so that udev takes no notice
             os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
+            refuse_if_short(error)
             if error.errno == errno.EBUSY:
                 found.append(f"something in the kernel that has claimed {name}")
     return found

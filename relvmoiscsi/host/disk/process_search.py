@@ -8,15 +8,13 @@ does not end in time is refused, and nothing is written. The refusal names the u
 """
 
 import os
-from contextlib import ExitStack
 from functools import partial
 from glob import escape, glob
 from itertools import chain
 from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Set, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import lines_of, words_in
+from relvmoiscsi.host.files import lines_of, refuse_if_short, reserve, words_in
 from relvmoiscsi.host.mounts import Mount, Wanted, mounts_in, status_of_open
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
@@ -26,34 +24,17 @@ SEARCH_SECONDS = 10.0
 
 _AT_ONCE = 256  #: descriptors or mounts between two looks at the clock
 _MOST_KEPT = 256  #: mounts that a search keeps at a time; a process may often have 1024 descriptors
-_MOST_OPEN = _MOST_KEPT + 16  #: descriptors of a search
 
 Item = TypeVar("Item")
 OpenFile = Tuple[str, os.stat_result]
-
-
-def _verify_descriptors() -> None:
-    """Raise Refused if this process can open too few files: a search would take each process for one that has ended.
-
-    The caller of the command sets the limit, also for root by sudo.
-    """
-    with ExitStack() as opened:
-        try:
-            for _ in range(_MOST_OPEN):
-                opened.callback(os.close, os.open(os.sep, os.O_PATH | os.O_CLOEXEC))
-        except OSError as error:
-            limit = shell_command("ulimit -n 1024")
-            raise Refused(
-                f"The search for programs that use the disk or image file cannot open files: {error.strerror}."
-            ).advising(f"`{limit}` lets a command of the same shell open enough.") from error
 
 
 class ProcessSearch:
     """One search, with the time that it has spent on the processes of each user."""
 
     def __init__(self, deadline: Deadline, host: Host) -> None:
-        """The search ends at the deadline, and after SEARCH_SECONDS. Raises Refused, as `_verify_descriptors`."""
-        _verify_descriptors()
+        """The search ends at the deadline, and after SEARCH_SECONDS. Raises Refused, as `reserve`."""
+        reserve()
         self._deadline, self._host = deadline.part(SEARCH_SECONDS), host
         self._left, self._owner = self._deadline.left, os.geteuid()
         self._spent: Dict[int, float] = {}
@@ -89,8 +70,8 @@ class ProcessSearch:
                         for mount in mounts_in([line]):
                             self._shown[mount.number] = thread
                             yield mount
-        except OSError:
-            pass  # the thread has ended, or belongs to another user
+        except OSError as error:
+            refuse_if_short(error)  # else the thread has ended, or belongs to another user
         return has_any
 
     def open_files(self, mounts: Container[str], is_wanted: Optional[Wanted] = None) -> Iterator[OpenFile]:
@@ -150,7 +131,8 @@ class ProcessSearch:
         is_still = None if is_wanted is None else partial(self._is_still, is_wanted)
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            refuse_if_short(error)
             return False  # the process has ended, or belongs to another user
         try:
             with os.scandir(directory) as entries:
@@ -160,8 +142,8 @@ class ProcessSearch:
                     status = status_of_open(entry.path, mounts, is_still) if has_path else None
                     if status is not None:
                         yield entry.path, status
-        except OSError:
-            pass  # the process has ended since
+        except OSError as error:
+            refuse_if_short(error)  # else the process has ended since
         finally:
             os.close(descriptor)
         return has_any

@@ -30,7 +30,7 @@ from relvmoiscsi.errors import NOTHING_CHANGED, Busy, CommandFailed, Refused
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.own_path import is_there
+from relvmoiscsi.host.own_path import is_there, make_directory
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def _open(path: str) -> int:
     A shared lock of another user on a file that he may read would hold up SM and this process. SM makes its files
     readable for all users, so that only a directory of root alone could keep them away. What is made here is not.
     """
-    return flock.open_or_make_lock(path, lambda: flock.make_directory(os.path.dirname(path), _MODE_OF_SM))
+    return flock.open_or_make_lock(path, lambda: make_directory(os.path.dirname(path), _MODE_OF_SM))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Dict, Iterable, Iterator, List, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import files
+from relvmoiscsi.host.own_path import make_directory
 from relvmoiscsi.host.run_directory import only_one
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import conf
@@ -69,8 +70,9 @@ def sync(host: Host = THIS_HOST) -> Tuple[bool, str]:
         changed = ours != {path: content}
         if changed:
             directory = host.at(CONF_D)
+            if not os.path.isdir(directory):
+                make_directory(directory, 0o755)
             try:
-                files.make_directory(directory, 0o755)
                 files.replace(host.at(path), content, host.at(NEW_FILE))
                 files.sync_directory(directory)
             except OSError as error:

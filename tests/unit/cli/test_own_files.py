@@ -5,6 +5,7 @@ import argparse
 import errno
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -243,27 +244,45 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
         directory_of(str(path))
 
 
+SEVERAL = r"belongs to root or another user: this user namespace .*the user 65534$"
+
+
 @pytest.mark.parametrize(
     ("map_of_users", "says"),
     [
-        (
-            ["         0       1000          1"],
-            r"belongs to root or another user: this user namespace .*the user 65534$",
-        ),
-        (["0 1000 1", "1 100000 65536"], "belongs to another user$"),
-        (["0 0 4294967295"], "belongs to another user$"),
-        ([], "belongs to another user$"),  # a kernel without user namespaces
+        (b"         0       1000          1\n", SEVERAL),
+        (b"0 1000 1\n1 100000 65536\n", SEVERAL),  # 65534 has a number here, and other users have none
+        (b"", SEVERAL),
+        (b"         0          0 4294967295\n", "belongs to another user$"),
+        (None, "belongs to another user$"),  # a kernel without user namespaces
     ],
 )
-def test_a_user_namespace_without_root_is_told_and_nobody_there_is_taken_for_root(
-    tmp_path, monkeypatch, map_of_users, says
+@pytest.mark.parametrize("own", [0, 65534])
+def test_a_user_namespace_without_root_is_told_and_nobody_there_is_taken_for_root_or_for_this_user(
+    tmp_path, monkeypatch, map_of_users, says, own
 ):
-    """After `unshare --map-root-user`, the kernel shows root and each other user as 65534."""
+    """After `unshare --map-root-user`, the kernel shows root and each other user as 65534; without a map, us too."""
     (tmp_path / "map").mkdir()
-    monkeypatch.setattr(own_path, "lines_of", {"/proc/self/uid_map": map_of_users}.get)
+    monkeypatch.setattr(own_path, "content_of", {"/proc/self/uid_map": map_of_users}.get)
     monkeypatch.setattr(os, "fstat", owned_by(65534, os.fstat))
+    monkeypatch.setattr(os, "geteuid", lambda: own)
+    if own == 65534 and says != SEVERAL:
+        directory_of(str(tmp_path / "map"))  # the user nobody, whom no other user is shown as
+        return
     with pytest.raises(NotOwn, match="^/ " + says):
         directory_of(str(tmp_path / "map"))
+
+
+@pytest.mark.processes
+def test_in_a_user_namespace_without_a_map_no_file_is_this_user_s(password):
+    words = ["import sys", f"sys.path[:0] = [{str(ROOT)!r}]", "from relvmoiscsi.host.own_path import read_named"]
+    words.append(f"read_named({str(password)!r}, 9)")
+    unshared = ["unshare", "--user", sys.executable, "-B", "-c", "\n".join(words)]
+    done = subprocess.run(unshared, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    said = done.stderr.decode()
+    if said.startswith("unshare:"):
+        pytest.skip(said)
+    assert done.returncode and "NotOwn: / belongs to root or another user: this user namespace" in said
 
 
 @pytest.mark.parametrize("kind", WAYS)
@@ -286,6 +305,27 @@ def test_a_directory_is_made_with_those_above_it(tmp_path, monkeypatch):
     made("c/d", 0o755)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "c", "c/d")]
     assert modes == [0o700, 0o700, 0o755, 0o755]
+
+
+@pytest.mark.parametrize("times", [9, 10])
+def test_a_directory_that_another_process_removes_at_once_is_made_again(tmp_path, monkeypatch, times):
+    """A run that ends removes the directories that are empty: those of the journal, and SM those of its locks."""
+    made_names = []
+
+    def make(name, mode, directory, really=own_path.new_directory):
+        really(name, mode, directory)
+        if name == "b":
+            made_names.append(name)
+            if len(made_names) <= times:
+                shutil.rmtree(tmp_path / "a")
+
+    monkeypatch.setattr(own_path, "new_directory", make)
+    if times < 10:
+        made(str(tmp_path / "a" / "b"), 0o700)
+    else:
+        with pytest.raises(FileNotFoundError):
+            made(str(tmp_path / "a" / "b"), 0o700)
+    assert len(made_names) == 10
 
 
 @pytest.mark.parametrize("place", ["map", "by/map"])

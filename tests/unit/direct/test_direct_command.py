@@ -16,6 +16,7 @@ from kit.pool import jsonrpc
 from kit.pool.api import GoneAway
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi.direct import direct_command, links
+from relvmoiscsi.direct.lvm_filter import LVM_WORD
 from relvmoiscsi.errors import CommandFailed, DeviceError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.this_host import Host
@@ -56,6 +57,9 @@ class Scene(World):
         self.pool.db.set("host", self.pool.master, "other_config", {"multipathing": "true"})
 
     def run(self, argv, timeout=None):
+        answer = self.tells_lvm(argv)
+        if answer is not None:
+            return answer
         self.programs.append(" ".join(argv))
         if argv[0] in self.fails:
             raise CommandFailed(argv, 1, "it did not work")
@@ -77,6 +81,8 @@ class Scene(World):
         for device in self.events() if self.udev_works else ():
             previous = "disk" if links.leads_to("disk", self.host) == device else ""
             name = self.link_name(device)
+            if name is not None:
+                self.links_for_lvm(device)
             if name:
                 self.links(device, name)
             elif previous:
@@ -195,8 +201,8 @@ FILTER = 'devices { global_filter = [ "r|/relvmoiscsi-direct-|" ] }\n'
 def test_the_filter_is_that_of_the_page_and_of_the_rule():
     top = Path(__file__).resolve().parents[3]
     assert FILTER.strip() in (top / "docs/direct-luns.rst").read_text(encoding="utf-8")
-    assert f'SYMLINK+="disk/by-id{links.LVM_WORD}%k"' in (top / "udev/58-relvmoiscsi-direct.rules").read_text()
-    assert f"r|{links.LVM_WORD}|" in FILTER
+    assert f'SYMLINK+="disk/by-id{LVM_WORD}%k"' in (top / "udev/58-relvmoiscsi-direct.rules").read_text()
+    assert f"r|{LVM_WORD}|" in FILTER
 
 
 def no_udev_sr(scene):
@@ -219,9 +225,8 @@ def xapi_goes_away_in_between(scene):
 
 
 def lvm_has_no_filter(scene):
-    scene.put("etc/lvm/lvm.conf", 'devices {\n\t# filter = [ "r|/relvmoiscsi-direct-|" ]\n}\n')
-    scene.put("etc/lvm/lvmlocal.conf", FILTER)
-    scene.put("etc/lvm/master/lvm.conf", 'devices {\n\t# filter = [ "r|/relvmoiscsi-direct-|" ]\n}\n')
+    scene.has_lvm(devices='global_filter=["r|/relvmoiscsi-direct-|"]')
+    scene.has_lvm("etc/lvm/master", 'filter=["a|.*|"]')
 
 
 @pytest.mark.parametrize(
@@ -230,8 +235,8 @@ def lvm_has_no_filter(scene):
         (no_udev_sr, "This host has no udev SR for disks, so the LUN is no VDI yet."),
         (introduction_fails, "sr-uuid={0.uuid} type=user location={1}"),
         (xapi_goes_away_in_between, "The VDI of the LUN could not be found"),
-        (lvm_has_no_filter, "LVM of this host acts on what a guest writes to a direct LUN"),
-        (lvm_has_no_filter, "volume group. {0.root}/etc/lvm/master/lvmlocal.conf must have the filter"),
+        (lvm_has_no_filter, "With the settings in {0.root}/etc/lvm/master, LVM does not ignore {0.root}/dev/sda"),
+        (lvm_has_no_filter, "which is beside README.rst, into {0.root}/etc/lvm/master/lvmlocal.conf."),
     ],
 )
 def test_what_is_no_reason_against_a_link_is_a_note(disk, run, monkeypatch, given, note):
@@ -338,6 +343,7 @@ def test_a_link_that_does_not_come_or_go_is_told_with_the_state(disk, run, is_ad
     ran = run("remove", "disk") if is_added else run("add", "disk", LUN)
     if is_added:
         assert ran.status == 4 and "still exists: udev did not remove the link" in ran.err
+        assert "`udevadm trigger --action=change --sysname-match sda`" in ran.err
     else:
         assert ran.status == 4 and "did not appear" in ran.err
         assert f"disk has LUN {LUN} in {disk.host.config}. Check that the rules of relvmoiscsi are installed" in ran.err
@@ -479,7 +485,7 @@ def test_the_list_tells_of_a_missing_filter_and_of_a_xapi_that_does_not_answer(l
     ran = run("list", "--json")
     first, second = ran.json["problems"]
     assert ran.status == 0 and ran.json["direct_luns"][0]["is_linked"]
-    assert "/etc/lvm/master/lvmlocal.conf must have the filter" in first and "xapi could not be asked" in second
+    assert f"into {linked.root}/etc/lvm/master/lvmlocal.conf." in first and "xapi could not be asked" in second
 
 
 def test_udev_gets_a_name_or_a_dash_or_nothing(linked, run):

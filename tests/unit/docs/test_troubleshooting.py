@@ -54,7 +54,6 @@ COMPLETE = (
     "The VDI … is no longer in the pool.",
     "The VM … has no disk.",
     "The VM … has this disk, and is … meanwhile.",
-    "The clean-up journal … cannot be written: ….",
     "The disk … of the VM has no VDI in its records.",
     "The entry of … in udev's database cannot be read: ….",
     "The file … cannot be locked: ….",

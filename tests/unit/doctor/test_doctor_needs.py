@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, TOP, unreadable
+from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, TOP, failed, unreadable
 from relvmoiscsi.doctor import needs
 from relvmoiscsi.doctor.needs import (
     CONFIG,
@@ -129,15 +129,18 @@ def test_rules_that_cannot_be_read_are_unknown(world):
         assert examine_rules(world.host()).status == "unknown"
 
 
-def test_lvm_that_acts_on_what_guests_write_is_a_warning(world):
+@pytest.mark.parametrize("answer, status, said", [
+    ('devices {\nglobal_filter="r|/relvmoiscsi-direct-|"\n}\n', "ok", "LVM ignores the direct LUNs."),
+    ('devices {\nglobal_filter=["r|/relvmoiscsi-direct-|","a|.*|"]\n}\n', "warning", "LVM does not ignore LUN 3"),
+    (failed(), "warning", "is unknown: `program` failed with exit status 1: it broke"),
+    ("no settings", "warning", "the settings of LVM"),
+])  # fmt: skip
+def test_lvm_that_acts_on_what_guests_write_is_a_warning(world, answer, status, said):
     world.put("/etc/lvm/lvm.conf", "")
-    assert examine_direct(world.host()) == [], "the host has no direct LUN"
+    assert examine_direct(world.host(([], "asked"))) == [], "the host has no direct LUN"
     world.put("/etc/relvmoiscsi.conf", f"[direct]\ndisk = {SCSI_ID}\n")
-    (finding,) = examine_direct(world.host())
-    assert finding.status == "warning" and world.at("/etc/lvm/lvmlocal.conf") in finding.advice
-    world.put("/etc/lvm/lvmlocal.conf", 'devices { global_filter = [ "r|/relvmoiscsi-direct-|" ] }\n')
-    (finding,) = examine_direct(world.host())
-    assert finding.status == "ok"
+    (finding,) = examine_direct(world.host((["env", "LVM_SYSTEM_DIR=" + world.at("/etc/lvm"), "lvm"], answer)))
+    assert finding.status == status and said in finding.sentence and bool(finding.advice) == (status != "ok")
 
 
 def test_a_list_of_direct_luns_that_cannot_be_read_is_unknown(world):

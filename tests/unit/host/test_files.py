@@ -3,16 +3,15 @@
 
 import errno
 import os
-import stat
 
 import pytest
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import (
     append,
     attribute,
     content_of,
     lines_of,
-    make_directory,
     remedy,
     replace,
     sync_directory,
@@ -82,6 +81,17 @@ def test_what_fails_leaves_the_old_file_alone(tmp_path, monkeypatch, step):
     assert os.listdir(str(tmp_path)) == ["file"] and (tmp_path / "file").read_text() == "old\n"
 
 
+def test_a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_absent(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("text")
+
+    def full(path, _mode):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(Refused, match="This process cannot open enough files: Too many open files"):
+        text_of(str(tmp_path / "file"))
+
+
 def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
     (tmp_path / "new").write_text("another's\n")
 
@@ -94,25 +104,10 @@ def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
 def test_a_directory_is_made_durable_and_what_is_in_its_way_is_an_error(tmp_path):
     (tmp_path / "of" / "ours").mkdir(parents=True)
     (tmp_path / "file").write_text("text")
-    (tmp_path / "link").symlink_to("nowhere")
 
     sync_directory(str(tmp_path / "of"))
     with pytest.raises(NotADirectoryError):
         sync_directory(str(tmp_path / "file"))
-    with pytest.raises(FileExistsError):
-        make_directory(str(tmp_path / "link"), 0o755)
-
-
-def test_a_relative_directory_is_made_in_the_directory_of_the_process(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    make_directory("here", 0o700)
-    make_directory("there/below/", 0o750)
-
-    made = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("here", "there", "there/below")}
-    assert made == {"here": 0o700, "there": 0o750, "there/below": 0o750}
-    with pytest.raises(FileNotFoundError):
-        make_directory("", 0o700)
 
 
 def test_a_line_is_appended_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A file of another program is looked at only on mounts at which no server and no user can hold up the answer."""
 
+import errno
 import io
 import os
 
@@ -128,6 +129,23 @@ def test_a_path_is_walked_only_through_mounts_that_answer(tmp_path, monkeypatch,
     assert (status is not None and status.st_ino == node.stat().st_ino) == is_seen
     seen_if_wanted = status_of_path(str(node), host, lambda mount: mount.number in numbers.values())
     assert (seen_if_wanted is not None) == (None not in listed.values()), "the caller says that these mounts answer"
+
+
+@pytest.mark.parametrize("fails_at", range(8))
+def test_a_walk_that_can_open_no_more_files_is_refused_and_leaves_none_open(tmp_path, monkeypatch, fails_at):
+    """It was taken for a file that is gone, so that the loop device over it was nobody's."""
+    calls, before = [], os.listdir("/proc/self/fd")
+
+    def full(path, *more, real=os.open, **named):
+        calls.append(path)
+        if len(calls) > fails_at:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(Refused, match="cannot open enough files: Too many open files"):
+        status_of_path(str(tmp_path), Host())
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_in_a_chroot_the_mount_of_the_root_directory_is_not_listed_and_answers(tmp_path, monkeypatch):

@@ -590,6 +590,8 @@ def test_the_disks_below_a_file_system_are_found_through_all_stacked_devices(tmp
 STACKED = {
     "sys/block/sdb/holders/dm-1/dm/name": "36001405\n",
     "sys/block/sdb/holders/dm-1/dm/uuid": "mpath-36001405\n",
+    "sys/block/sdb/holders/dm-3/dm/name": "36001405-part1\n",
+    "sys/block/sdb/holders/dm-3/dm/uuid": "part1-mpath-36001405\n",
     "sys/block/sdb/sdb1/holders/dm-2/dm/name": "VG-MGT\n",
     "sys/block/sdb/sdb1/holders/md0/dev": "9:0\n",
 }
@@ -615,9 +617,18 @@ OF_A_NAME = [
             STACKED,
             {
                 "multipath map /dev/mapper/36001405": "Use that map instead.",
+                "map of a partition /dev/mapper/36001405-part1": "`kpartx -d /dev/sdb` removes it, if nobody uses it.",
                 "device-mapper volume VG-MGT": "`lsblk /dev/sdb1` shows what is stacked on it.",
                 "block device md0": "`lsblk /dev/sdb1` shows what is stacked on it.",
             },
+        ),
+        (
+            {
+                "sys/block/sdb/dm/name": "map\n",
+                "sys/block/sdb/holders/dm-3/dm/name": "map1\n",
+                "sys/block/sdb/holders/dm-3/dm/uuid": "part1-mpath-36001405\n",
+            },
+            {"map of a partition /dev/mapper/map1": "`kpartx -d /dev/mapper/map` removes it, if nobody uses it."},
         ),
         (
             {"proc/40/mountinfo": MOUNTS},
@@ -655,7 +666,8 @@ def test_a_disk_that_the_kernel_has_in_use_is_refused_with_what_a_person_does(ho
     refused = exclusive._cannot_open(str(tmp_path), OSError(errno.EBUSY, "busy"), writable=True)
     assert type(refused) is Refused and refused.message == f"{tmp_path} is in use by {', '.join(found)}."
     assert refused.advice == (
-        "Use that map instead. `lsblk /dev/sdb1` shows what is stacked on it. "
+        "Use that map instead. `kpartx -d /dev/sdb` removes it, if nobody uses it. "
+        "`lsblk /dev/sdb1` shows what is stacked on it. "
         "`umount /dev/sdb1` unmounts it, unless a container has mounted it. "
         "`umount /dev/sdb` unmounts it, unless a container has mounted it."
     )

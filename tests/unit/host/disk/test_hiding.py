@@ -151,7 +151,7 @@ def is_being_changed(world, patch):
     [
         (
             lambda world, _: world.put("run/relvmoiscsi", "a"),
-            "relvmoiscsi cannot be made: Not a directory. Nothing was written. Look at what is in ",
+            "run/relvmoiscsi is no directory. Nothing was written. Look at what is in ",
         ),
         (lambda world, _: (world.root / RULES_FILE).unlink(), "no 57-relvmoiscsi.rules in .*Nothing was written"),
         (is_switched_off, "57-relvmoiscsi.rules is empty"),

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A user has as many descriptors and mounts as the host lets him; the search of root ends, and says who it is."""
 
+import errno
 import os
 import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,7 @@ from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, process_search
 from relvmoiscsi.host.disk.process_search import ProcessSearch
-from relvmoiscsi.host.files import lines_of
+from relvmoiscsi.host.files import MOST_OPEN, lines_of
 from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.this_host import Host
 
@@ -199,18 +201,51 @@ def test_a_user_with_descriptors_on_many_mounts_costs_a_look_at_one_process_for_
         list(found.open_files({number}, lambda each: each.is_local))
 
 
-@pytest.mark.parametrize("left", [0, 10, process_search._MOST_OPEN - 1])
-def test_a_search_that_can_open_too_few_files_is_refused_and_finds_not_just_fewer_users(host, left):
+@contextmanager
+def limit_of_open_files(left):
+    """This process can open so many more files. The limit of the host for it stays."""
+    with open(os.devnull) as file:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + left, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def not_allowed(_what, limits):
+    raise ValueError(f"not allowed to raise maximum limit: {limits}")
+
+
+@pytest.mark.parametrize("left", [1, 10, MOST_OPEN - 1])
+def test_a_search_raises_the_limit_of_its_process_or_is_refused_and_finds_not_just_fewer_users(host, monkeypatch, left):
     """The limit comes from the caller's shell, also by sudo: the search took each process for one that has ended."""
     opens(host, "40", 1, "/tmp/file")
-    with open(os.devnull) as file:
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + left, limits[1]))
-        try:
-            with pytest.raises(Refused, match="cannot open files: Too many open files.*`ulimit -n 1024`"):
-                ProcessSearch(NO_DEADLINE, host)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with limit_of_open_files(left), monkeypatch.context() as patch:
+        patch.setattr(resource, "setrlimit", not_allowed)
+        with pytest.raises(Refused, match="cannot open enough files: Too many open files.*`ulimit -n 1024`"):
+            ProcessSearch(NO_DEADLINE, host)
+    with limit_of_open_files(left):
+        ProcessSearch(NO_DEADLINE, host)
+    assert len(os.listdir("/proc/self/fd")) < MOST_OPEN, "the search has closed what it opened"
+
+
+@pytest.mark.parametrize("at", ["fd", "mountinfo", "fdinfo"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_search_that_can_open_no_more_files_in_its_middle_is_refused(host, monkeypatch, at, number):
+    """Other threads of the process, or other processes of the host, may have opened files since."""
+    opens(host, "40", 1, "/tmp/file")
+    found = ProcessSearch(NO_DEADLINE, host)
+
+    def full(path, *more, real=os.open, **named):
+        if at in str(path):
+            raise OSError(number, os.strerror(number))
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    monkeypatch.setattr("builtins.open", lambda path, *_: os.close(full(path, os.O_RDONLY)))
+    with pytest.raises(Refused, match="cannot open enough files"):
+        list(found.mounts() if at == "mountinfo" else found.open_files({"1"}))
 
 
 @pytest.mark.processes

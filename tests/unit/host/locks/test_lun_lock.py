@@ -205,11 +205,11 @@ def has_a_lock_that_others_can_open(host):
 @pytest.mark.parametrize(
     "happens, words",
     [
-        (is_a_file, "The directory .*run/relvmoiscsi cannot be made: Not a directory"),
+        (is_a_file, "The directory .*/locks cannot be made: .*run/relvmoiscsi is no directory"),
         (is_writable, "The lock .* is not safe: other users can change the directory .*/run/relvmoiscsi"),
         (has_a_parent_of_all, "The lock .* is not safe: other users can change the directory .*/run"),
         (has_a_lock_that_is_a_link, f"lock .*{LUN} is not safe: .* is a link"),
-        (has_a_lock_that_others_can_open, f"lock .*{LUN} is not safe: other users can open the file"),
+        (has_a_lock_that_others_can_open, f"other users can open the file .*/{LUN}.*Then remove the file"),
     ],
 )
 def test_what_another_user_could_hold_or_replace_is_not_locked(host, happens, words):

@@ -120,7 +120,7 @@ def without_directory(times, removed=None):
     "happens, words",
     [
         (lambda root, _: os.makedirs(in_root(root, LVM)), "Is a directory"),
-        (lambda root, _: open(in_root(root, "var"), "w").close(), "cannot be made: Not a directory"),
+        (lambda root, _: open(in_root(root, "var"), "w").close(), "cannot be made: .*/var is no directory"),
         (lambda _, patch: patch.setattr(os, "open", without_directory(100)), "again and again"),
         (lambda _, patch: patch.setattr(fcntl, "fcntl", fails(OSError(22, "Invalid argument"))),
          "cannot be locked: Invalid argument"),

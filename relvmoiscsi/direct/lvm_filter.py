@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Does LVM of this host ignore the direct LUNs? A guest writes volume groups to its LUN, of any name.
+
+LVM itself tells its settings: those of lvm.conf and lvmlocal.conf of one directory, and its defaults. Each device has
+several names in /dev. Two lists of patterns, `filter` and `global_filter`, decide alike:
+
+    for each name                            the first pattern that matches the name accepts it or rejects it
+    a name is accepted                       LVM uses the device, whatever its other names are
+    a name is rejected, and none accepted    LVM ignores the device
+    no pattern matches any name              LVM uses the device
+
+One list that rejects the device is enough. With a devices file, LVM heeds neither list, and uses the devices of the
+file alone.
+
+Source: LVM2 lib/filters/filter-regex.c, _accept_p and _extract_pattern; lib/device/device_id.c.
+"""
+
+import os
+import re
+from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
+
+from relvmoiscsi.direct.links import every_device_of
+from relvmoiscsi.errors import Place, Refused, RelvmoiscsiError
+from relvmoiscsi.formats.lvm import text_format
+from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.files import attribute, content_of, lines_in, remedy
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.wording import said, shell_command, some_of
+
+#: the word of the filter that keeps LVM from direct LUNs and from their partitions; the rule makes links of this name
+LVM_WORD = "/relvmoiscsi-direct-"
+#: LVM reads the files of one directory only; SM chooses the second for commands that write
+_DIRECTORIES = ("etc/lvm", "etc/lvm/master")
+_SECONDS = 20.0  #: for LVM, which reads its settings and no disk
+_ABSENT = "sdzz"  #: stands for the disk of a LUN that is away
+
+#: a character that LVM takes as it is, and that Python may not: behind a backslash, or a brace
+_AS_IT_IS = re.compile(r"\\(.)|[{}]", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_ENDS = {"(": ")", "[": "]", "{": "}"}  #: of a pattern, by its first character; another character ends what it begins
+
+Names = Dict[str, List[str]]  #: paths by device, as words of a sentence
+
+
+def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
+    """Return why LVM may act on what guests write to these LUNs, with advice. `luns` has the SCSIids by name."""
+    if not luns:
+        return []
+    problems: List[RelvmoiscsiError] = []
+    try:
+        lacking = [name for scsi_id in luns.values() for name in _without_link(scsi_id, host)]
+        if lacking:
+            again = shell_command("udevadm trigger --action=change", sysname_match=lacking)
+            nodes = some_of([host.node(name) for name in lacking])
+            problems.append(
+                Refused(
+                    f"LVM's filter does not know {nodes} of a direct LUN: udev has made no link for that."
+                ).advising(f"Have udev apply its rules: `{again}`.")
+            )
+        names = {scsi_id: _names(scsi_id, host) for scsi_id in luns.values()}
+    except RelvmoiscsiError as error:
+        return [error.advising("Repair udev's database: LVM's filter needs its links.")]
+    for directory in [host.at(each) for each in _DIRECTORIES if os.path.isdir(host.at(each))]:
+        try:
+            lvm = _settings_of(directory, host)
+            used = [words for scsi_id, each in names.items() for words in lvm.uses(scsi_id, each)]
+        except RelvmoiscsiError as error:
+            problems.append(
+                Refused(f"What LVM ignores with the settings in {directory} is unknown: {error.message}").advising(
+                    error.advice or "Make `lvm dumpconfig` work there, and ask again."
+                )
+            )
+            continue
+        if used:
+            problems.append(lvm.problem(used))
+    return problems
+
+
+class _Settings(NamedTuple):
+    """The settings of LVM with the files of one directory."""
+
+    directory: str
+    lists: Sequence[Sequence[str]]  #: the patterns of `filter` and of `global_filter`
+    devices_file: Optional[List[str]]  #: its lines; None where LVM uses no such file
+
+    def uses(self, scsi_id: str, names: Names) -> List[str]:
+        """Return the devices of the LUN that LVM uses. Raises Refused for a pattern that cannot be read."""
+        if self.devices_file is None:
+            return [words for words, paths in names.items() if not any(_rejects(each, paths) for each in self.lists)]
+        # IDTYPE=sys_wwid IDNAME=naa.6001405... DEVNAME=/dev/sdb PVID=...; a SCSIid is a digit and the rest of the wwid
+        text = "\n".join(line + " " for line in self.devices_file if not line.startswith("#"))
+        is_listed = scsi_id[1:] in text
+        return [words for words, paths in names.items() if is_listed or any(f"={path} " in text for path in paths)]
+
+    def problem(self, used: Sequence[str]) -> Refused:
+        advice = f"Remove the LUN from the devices file in {self.directory}/devices."
+        if self.devices_file is None:
+            advice = (
+                "Write the filter of docs/direct-luns.rst, which is beside README.rst, into "
+                f"{self.directory}/lvmlocal.conf. No pattern beside it may accept another name of the LUN, as `a|.*|` "
+                "does."
+            )
+        return Refused(
+            f"With the settings in {self.directory}, LVM does not ignore {some_of(used)}, and acts on what a guest "
+            "writes there. A guest can block an SR of this host by the name of a volume group."
+        ).advising(advice)
+
+
+def _settings_of(directory: str, host: Host) -> _Settings:
+    """Ask LVM. Raises CommandFailed, Malformed, Refused."""
+    # LVM 2.02 knows no devices file, and would fail for the name of a setting that it does not know
+    words = ["env", f"LVM_SYSTEM_DIR={directory}", "lvm", "dumpconfig", "--type", "full", "devices"]
+    text = host.runner(words, timeout=_SECONDS)
+    devices = text_format.parse(text, Place("the settings of LVM", 0)).section("devices")
+    lists = [devices.strings("filter"), devices.strings("global_filter")]
+    path, content = "", None
+    if "use_devicesfile" in devices.assignments and devices.single("use_devicesfile").values[0] == 1:
+        path = os.path.join(directory, "devices", devices.string("devicesfile"))
+    try:
+        content = content_of(path) if os.path.basename(path) else None
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}.").advising(remedy(error, path)) from error
+    return _Settings(directory, lists, None if content is None else lines_in(content.decode("utf-8", "replace")))
+
+
+def _rejects(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether the list keeps LVM from a device with these names. Raises Refused."""
+    compiled = [_compiled(pattern) for pattern in patterns]
+    found = [next((is_accept for is_accept, regex in compiled if regex.search(name)), None) for name in names]
+    return False in found and True not in found
+
+
+def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:
+    """Return whether LVM accepts what the pattern matches, and the pattern. Raises Refused."""
+    end = _ENDS.get(pattern[1:2], pattern[1:2])
+    try:
+        if pattern[:1] not in ("a", "r") or len(pattern) < 3 or pattern[-1] != end:
+            raise re.error("it is not of the form a|…| or r|…|")
+        regex = _AS_IT_IS.sub(
+            lambda match: re.escape(_ESCAPES.get(match.group(1) or "", match.group(1) or match.group())), pattern[2:-1]
+        )
+        return pattern[0] == "a", re.compile(regex)
+    except re.error as error:
+        problem = f"The pattern {pattern!r} of LVM's filter cannot be read: {said(str(error))}."
+        raise Refused(problem).advising("Correct that pattern in lvm.conf or lvmlocal.conf.") from error
+
+
+# --- the devices of a LUN
+
+
+def _names(scsi_id: str, host: Host) -> Names:
+    """Return the names of each device of the LUN, with the link of LVM_WORD. Raises NotFound."""
+    found: Names = {}
+    for name in every_device_of(scsi_id, host):
+        kernel_name = os.path.basename(name)
+        links = [line[2:] for line in udev.database(name, host) if line.startswith("S:")]
+        if attribute(host.at("sys/block", name, "dm/name")):
+            links.append(os.path.join("mapper", attribute(host.at("sys/block", name, "dm/name"))))
+        paths = [host.node(kernel_name), *(host.at("dev", link) for link in links)]
+        found[host.node(kernel_name)] = [*paths, _link_for_lvm(kernel_name, host)]
+    by_id = host.at("dev/disk/by-id", "scsi-" + scsi_id)
+    return found or {f"LUN {scsi_id}": [host.node(_ABSENT), by_id, _link_for_lvm(_ABSENT, host)]}
+
+
+def _without_link(scsi_id: str, host: Host) -> List[str]:
+    names = map(os.path.basename, every_device_of(scsi_id, host))
+    return [name for name in names if not os.path.lexists(_link_for_lvm(name, host))]
+
+
+def _link_for_lvm(kernel_name: str, host: Host) -> str:
+    return host.at("dev/disk/by-id" + LVM_WORD + kernel_name)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is told of LVM and direct LUNs. tests/judged/luns/test_lvm_filter_judged.py compares the rule with real LVM."""
+
+import pytest
+
+from kit.direct_world import LUN, OTHER, World
+from relvmoiscsi.direct.lvm_filter import lvm_problems
+
+LINE = 'global_filter="r|/relvmoiscsi-direct-|"'
+
+
+class Scene(World):
+    """A host whose LVM answers."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.host = self.host._replace(runner=lambda argv, timeout: self.tells_lvm(argv))
+
+    def told(self, *scsi_ids):
+        luns = {f"disk{number}": scsi_id for number, scsi_id in enumerate(scsi_ids or [LUN])}
+        return [each.told.replace(self.host.root, "") for each in lvm_problems(luns, self.host)]
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+def test_without_a_direct_lun_lvm_is_not_asked(scene):
+    scene.has_lvm()
+    assert lvm_problems({}, scene.host._replace(runner=None)) == []
+
+
+def test_each_device_of_a_lun_counts_also_a_partition_and_the_map_of_one(scene):
+    scene.has_disk("sda")
+    scene.put("sys/block/sda/sda1/dev", "8:1\n")
+    scene.has_map(paths=["sda"])
+    scene.put("sys/block/dm-0/holders/dm-1")
+    scene.put("sys/block/dm-0/holders/dm-2")  # a volume of the guest, say
+    scene.put("sys/block/dm-1/dm/uuid", f"part1-mpath-{LUN}\n")
+    scene.put("sys/block/dm-1/dm/name", LUN + "-part1\n")
+    scene.put("sys/block/dm-1/dev", "253:1\n")
+
+    (missing,) = scene.told()
+    assert missing == (
+        "LVM's filter does not know /dev/sda, /dev/sda1, /dev/dm-0, /dev/dm-1 of a direct LUN: udev has made no link "
+        "for that. Have udev apply its rules: `udevadm trigger --action=change --sysname-match sda "
+        "--sysname-match sda1 --sysname-match dm-0 --sysname-match dm-1`."
+    )
+    for name in ("sda", "sda1", "dm-0", "dm-1"):
+        scene.links_for_lvm(name)
+    scene.has_lvm(devices=LINE)
+    assert scene.told() == []
+    accepted = {"|/sda1$|": "/dev/sda1", "|part1|": "/dev/dm-1", "|^/|": "/dev/sda, /dev/sda1, /dev/dm-0, /dev/dm-1"}
+    for pattern, used in accepted.items():
+        scene.has_lvm(devices=f'filter=["a{pattern.replace("^/", scene.host.root)}","r|.*|"]')
+        (problem,) = scene.told()
+        assert f"LVM does not ignore {used}, and acts" in problem
+
+
+def test_a_lun_that_is_away_counts_as_a_disk_that_comes(scene):
+    scene.has_lvm(devices=LINE)
+    assert scene.told(LUN, OTHER) == []
+    scene.has_lvm("etc/lvm/master", 'filter=["r|/relvmoiscsi-direct-|","a|/dev/sd[a-z]+|"]')
+    (problem,) = scene.told(LUN, OTHER)
+    assert problem.startswith(f"With the settings in /etc/lvm/master, LVM does not ignore LUN {LUN}, LUN {OTHER}, and ")
+
+
+@pytest.mark.parametrize("pattern", ["x|a|", "r|a", "r|", "a", "", "r|(|", "r|a**|", "r|[|"])
+def test_a_pattern_that_cannot_be_read_is_told(scene, pattern):
+    scene.has_lvm(devices=f'filter=["{pattern}"]')
+    (problem,) = scene.told()
+    assert f"The pattern {pattern!r} of LVM's filter cannot be read: " in problem
+    assert problem.startswith("What LVM ignores with the settings in /etc/lvm is unknown: ")
+    assert problem.endswith(" Correct that pattern in lvm.conf or lvmlocal.conf.")
+
+
+@pytest.mark.parametrize(
+    "line, is_listed",
+    [
+        ("IDTYPE=sys_wwid IDNAME=naa.{lun} DEVNAME=/dev/sdx PVID=a", True),
+        ("IDTYPE=mpath_uuid IDNAME=mpath-3{lun} DEVNAME=/dev/mapper/x PVID=a", True),
+        ("IDTYPE=devname IDNAME={sda} PVID=a", True),
+        ("IDTYPE=devname IDNAME={sda}a DEVNAME={sda}a PVID=a", False),
+        ("# IDTYPE=devname IDNAME={sda}", False),
+    ],
+)
+def test_with_a_devices_file_its_lines_decide(scene, line, is_listed):
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    scene.has_lvm(devices='use_devicesfile=1\ndevicesfile="system.devices"')
+    assert len(scene.told()) == 1, "without the file, the lists count"
+    scene.put("etc/lvm/devices/system.devices", line.format(lun=LUN[1:], sda=scene.host.node("sda")) + "\n")
+    advice = "Remove the LUN from the devices file in /etc/lvm/devices."
+    assert [problem.endswith(advice) for problem in scene.told()] == [True] * is_listed
+
+
+def test_a_devices_file_that_cannot_be_read_is_told(scene):
+    scene.has_lvm(devices='use_devicesfile=1\ndevicesfile="system.devices"\n' + LINE)
+    (scene.root / "etc/lvm/devices/system.devices").mkdir(parents=True)
+    (problem,) = scene.told()
+    assert "/etc/lvm/devices/system.devices cannot be read: Is a directory." in problem
+
+
+def test_a_database_of_udev_that_cannot_be_read_is_told(scene):
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    (scene.root / "run/udev/data/b8:0").mkdir(parents=True)
+    (problem,) = scene.told()
+    assert "The entry of sda in udev's database cannot be read" in problem and "Repair udev's database" in problem
