@@ -212,6 +212,9 @@ def test_what_is_not_there_and_what_does_not_read_are_other_answers_than_no_id(h
 # --- now
 
 
+SDC = scsi.OpenDisk("/dev/sdc", 0)
+
+
 class Answers(dict):
     """What a LUN answers to INQUIRY: its pages, and the data without one. It refuses a page that it has not."""
 
@@ -245,13 +248,13 @@ def test_a_lun_gives_the_id_now_that_the_kernel_has_found(lun, host, page, expec
     pages = {f"device/vpd_pg{number:x}": lun.get(number, b"") for number in (0x80, 0x83)}
     put(host, "sdc", {"device/vendor": b"QEMU    \n", "device/model": b"QEMU HARDDISK   \n", **pages})
 
-    assert live_scsi_id("/dev/sdc") == scsi_id_of_disk("sdc", host) == expected
+    assert live_scsi_id(SDC) == scsi_id_of_disk("sdc", host) == expected
 
 
 def test_vendor_and_model_are_read_as_the_kernel_reads_them(lun):
     lun["standard"] = lun["standard"][:8] + b"QE\x01MU\0??" + b"HARD\xe9DISK       " + b"2.5+"
 
-    assert live_scsi_id("/dev/sdc") == "SQE_MU_HARD_DISK_S42"
+    assert live_scsi_id(SDC) == "SQE_MU_HARD_DISK_S42"
 
 
 @pytest.mark.parametrize("changed", [{"standard": None}, {"standard": b"\0\0\5"}, {"standard": b"\x7f" + bytes(35)}])
@@ -259,13 +262,13 @@ def test_a_lun_that_is_not_there_any_more_though_its_port_answers_is_not_another
     lun.update(changed)
 
     with pytest.raises(DeviceError, match="no LUN is mapped there any more"):
-        live_scsi_id("/dev/sdc")
+        live_scsi_id(SDC)
 
 
 def test_a_lun_without_a_serial_number_has_no_id(lun):
     del lun[0x80]
 
-    assert live_scsi_id("/dev/sdc") is None
+    assert live_scsi_id(SDC) is None
 
 
 BUSY, FULL = (8, 0, 0, 0), (0x28, 0, 0, 0)
@@ -274,7 +277,7 @@ GOOD = (0, 0, 0, 0)
 
 
 @pytest.fixture
-def kernel(monkeypatch, tmp_path):
+def kernel(monkeypatch):
     """The end of SG_IO: a list of (status, sense key, code, qualifier); the last one for ever. A clock that obeys."""
     said, clock = [], Clock()
 
@@ -286,15 +289,14 @@ def kernel(monkeypatch, tmp_path):
 
     monkeypatch.setattr(scsi.fcntl, "ioctl", ioctl)
     monkeypatch.setattr(scsi, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
-    (tmp_path / "sdc").touch()
     return said
 
 
 @pytest.mark.parametrize("passing", [[BUSY], [FULL, BUSY], [NOT_READY] * 9, [ATTENTION] * 3])
-def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, tmp_path, passing):
+def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, passing):
     kernel.extend([*passing, GOOD])
 
-    assert scsi.scsi_command(str(tmp_path / "sdc"), bytes(6), 8) == bytes(8)
+    assert scsi.scsi_command(SDC, bytes(6), 8) == bytes(8)
     assert kernel == [GOOD]
 
 
@@ -310,25 +312,25 @@ def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, tmp_path, passing
         ((0x18, 0, 0, 0), "reserved by another host"),
     ],
 )
-def test_a_question_that_fails_is_told_as_what_it_is_and_never_as_no_answer(kernel, tmp_path, end, words):
+def test_a_question_that_fails_is_told_as_what_it_is_and_never_as_no_answer(kernel, end, words):
     kernel.append(end)
 
     with pytest.raises(DeviceError, match=words):
-        scsi.live_scsi_id(str(tmp_path / "sdc"))
+        scsi.live_scsi_id(SDC)
 
 
 @pytest.mark.parametrize("refusal", [(2, 5, 0x24, 0), (2, 5, 0x20, 0)])
-def test_a_page_that_a_lun_has_not_is_none(kernel, tmp_path, refusal):
+def test_a_page_that_a_lun_has_not_is_none(kernel, refusal):
     kernel.append(refusal)
 
-    assert scsi.live_page(str(tmp_path / "sdc"), 0x83) is None
+    assert scsi.live_page(SDC, 0x83) is None
 
 
 ROWS = [(key, code or 0, qualifier or 0) for key, code, qualifier in commands.MEANINGS]
 
 
 @pytest.mark.parametrize("sense", ROWS, ids="{0[0]:x}/{0[1]:02x}/{0[2]:02x}".format)
-def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_path, sense):
+def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, sense):
     """The same LUN by the two ways on which a name is asked for: iSCSI in user space, and SG_IO."""
     kernel.append((2, *sense))
     data = bytes([0x72, *sense])
@@ -337,7 +339,7 @@ def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_pat
         task.is_done, task.status, task.sense = True, 2, data
     in_session = looking.name_of(bytes(8), tasks)
     try:
-        scsi.scsi_command(str(tmp_path / "sdc"), bytes(6), 8)
+        scsi.scsi_command(SDC, bytes(6), 8)
         by_kernel = ""
     except DeviceError as error:
         by_kernel = str(error)
