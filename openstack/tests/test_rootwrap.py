@@ -16,7 +16,7 @@ from relvmoiscsi_cinder.place import on_this_host
 
 FILTERS = Path(__file__).resolve().parents[1] / "etc/cinder/rootwrap.d"
 SR = "5cd1ad2e-3de1-4d44-8086-8c23494508a5"
-DEVICES = ("/dev/sdb", "/dev/shm-volumes/volume-5", "/dev/mapper/36001405aa", "/dev/disk/by-id/dm-uuid-mpath-36001405aa",
+DEVICES = ("/dev/sdb", "/dev/shm-vg/volume-5", "/dev/mapper/36001405aa", "/dev/disk/by-id/dm-uuid-mpath-36001405aa",
            "/dev/drbd1000", "/dev/stack-volumes/volume-5cd1ad2e")  # fmt: skip
 ASKED = ("--json", "--block-device")
 YES = (*ASKED, "--yes", "--not-in-use")

@@ -28,6 +28,7 @@ from relvmoiscsi.vpd import (
     INQUIRY_BYTES,
     PAGE_80,
     PAGE_83,
+    PAGE_BYTES,
     VENDOR_SPECIFIC,
     Inquiry,
     id_from_page_80,
@@ -39,8 +40,6 @@ from relvmoiscsi.vpd import (
 log = logging.getLogger(__name__)
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
-_MAX_PAGE = 0xFFFF + 4  #: bytes; the highest value of a page's length field, and the header
-_LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and every device accepts this allocation length
 _LIVE_MILLISECONDS = 10000
 _TRIES = 8  #: unit attentions that may be pending, one after the other
 _BUSY_SECONDS = 5.0  #: a LUN that was busy for longer is an error: the callers wait some 8 s for an answer
@@ -174,7 +173,7 @@ def live_page(disk: OpenDisk, number: int) -> Optional[bytes]:
 
     Raises DeviceError.
     """
-    return scsi_command(disk, scsi.inquiry(_LIVE_PAGE, number), _LIVE_PAGE)
+    return scsi_command(disk, scsi.inquiry(PAGE_BYTES, number), PAGE_BYTES)
 
 
 def live_serial(disk: OpenDisk) -> str:
@@ -268,10 +267,10 @@ def _content(path: str) -> bytes:
     """
     try:
         with open(path, "rb") as attribute:
-            return attribute.read(_MAX_PAGE)
+            return attribute.read(PAGE_BYTES)
     except OSError as error:
         if error.errno not in _ABSENT:
-            raise DeviceError(path, "read", 0, _MAX_PAGE, error.strerror or str(error), error.errno) from error
+            raise DeviceError(path, "read", 0, PAGE_BYTES, error.strerror or str(error), error.errno) from error
         return b""
 
 

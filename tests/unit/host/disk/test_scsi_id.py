@@ -25,6 +25,7 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_at,
     scsi_id_of,
     scsi_id_of_disk,
+    serial_from_page_80,
 )
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import looking
@@ -41,6 +42,7 @@ NAA_5_OF_THE_PORT = bytes.fromhex("61 93 00 08  50 00 00 00 00 00 00 01".replace
 NAA_6_OF_THE_TARGET = bytes.fromhex("61 a3 00 10  60 00 00 00 00 00 00 00 00 00 00 00 00 00 00 02".replace(" ", ""))
 EUI_64 = bytes.fromhex("01 02 00 08  00 25 38 5a b1 c2 d3 e4".replace(" ", ""))
 T10 = b"\x02\x01\x00\x1c" + b"LIO-ORG clone:5ab1c2  d3e4\0\0"
+T10_ID = "1LIO-ORG_clone:5ab1c2_d3e4"
 VENDOR = b"\x02\x00\x00\x08" + b"SER 0042"
 PORT_GROUP = bytes.fromhex("01 15 00 04  00 00 00 07".replace(" ", ""))
 NOT_OF_THE_LUN = (NAA_5_OF_THE_PORT, NAA_6_OF_THE_TARGET, PORT_GROUP)
@@ -105,6 +107,51 @@ OLD_SYMMETRIX = bytes.fromhex("00 83 00 10  60 06 04 80 00 01 87 90 00 35 53 30 
 )
 def test_what_of_a_page_counts(page, expected):
     assert id_from_page_83(page, LIO) == expected
+
+
+OF_THE_PORT = b"\x01\x14\x00\xfa" + bytes(250)
+
+
+def padded(size):
+    """Designators of the port, of this size together."""
+    return b"\x01\x14\x00" + bytes([size - 4]) + bytes(size - 4)
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        pytest.param(padded(254 - 4 - 32 - 20), NAA_6_ID, id="all of the designator"),
+        pytest.param(padded(254 - 4 - 32 - 19), T10_ID, id="all but a byte"),
+        pytest.param(padded(254 - 4 - 32), T10_ID, id="nothing"),
+        pytest.param(OF_THE_PORT * 17, T10_ID, id="behind 4 KiB"),
+    ],
+)
+def test_each_reader_takes_what_scsi_id_reads_of_a_page(host, monkeypatch, before, expected):
+    """scsi_id reads 254 bytes, and a NAA behind these is better than the T10 id."""
+    page, asked = page_83(T10, before, NAA_6), set()
+    put(host, "sdc", {"device/vpd_pg83": page})
+
+    def answer(_disk, command, size):
+        asked.add(int.from_bytes(command[3:5], "big"))
+        return page[:size]
+
+    monkeypatch.setattr(scsi, "scsi_command", answer)
+    tasks = [Task(command) for command in looking.asking_names(bytes(8))]
+    for task, content in zip(tasks, (bytes(8) + LIO.vendor + LIO.model + b"1   ", page, b"")):
+        task.is_done, task.status = True, 0
+        task.moved = min(len(content), len(task.command.into))
+        task.command.into[: task.moved] = content[: task.moved]
+        asked.add(int.from_bytes(task.command.cdb[3:5], "big"))
+    in_session = looking.name_of(bytes(8), tasks).scsi_id
+    assert [in_session, scsi_id_of_disk("sdc", host), live_scsi_id(SDC), id_from_page_83(page, LIO)] == [expected] * 4
+    assert asked <= {254, 36}
+
+
+@pytest.mark.parametrize("size, is_id", [(231, True), (232, False), (255, False)])
+def test_a_serial_number_that_is_too_long_for_scsi_id_gives_no_id(size, is_id):
+    page = b"\x00\x80\x00" + bytes([size]) + b"x" * size
+    assert id_from_page_80(page, LIO) == ("SLIO-ORG_clone_" + "x" * size if is_id else None)
+    assert len(serial_from_page_80(page)) == min(size, 250)
 
 
 def test_without_page_83_the_id_is_vendor_model_and_serial_number():
