@@ -33,12 +33,14 @@ from relvmoiscsi.lun import pool_records, users
 from relvmoiscsi.lun.call import disks_to_read
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns
+from relvmoiscsi.wording import some_of
 
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 15.0  #: for all adapters together; the kernel needs twice that time to give up a dead port
 DISK_SECONDS = 15.0  #: for the disks of the LUN to appear behind the adapters; the same as in SM
 OTHERS_SECONDS = 8.0  #: for udev to handle the other LUNs of a scan, and for their removal
+_MOST_NAMED = 20  #: LUNs or ports that a message names
 USER_SECONDS = 3.0  #: for programs that look at a disk for a moment
 
 
@@ -293,4 +295,4 @@ class Discovery:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
+    return some_of(list(names), _MOST_NAMED) or "none"
