@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
@@ -112,7 +113,8 @@ class Discovery:
         self._live = self._answering()
         if not self._live:
             self.deadline.check(f"the LUN {self.scsi_id} appeared")
-            others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id != self.scsi_id]
+            unasked = {self.scsi_id, *luns_of(THIS_HOST).values()}  # a direct LUN is never read
+            others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id not in unasked]
             faces = paths.look([disk.name for disk in others], self.deadline.part(paths.ANSWER_SECONDS))
             for disk in others:
                 if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:

@@ -2,7 +2,7 @@
 """The answer to a call without a SCSIid: the LUNs that the adapters see after a scan. The scan's disks are removed.
 
 The answer is the list that lvmohba prints on stderr: the LUNs and the adapters of the host. The list omits the LUNs of
-the pool's SRs and the LUN that this host runs on. Each listed LUN is free, or a clone.
+the pool's SRs, the direct LUNs of this host, and the LUN that this host runs on. Each listed LUN is free, or a clone.
 """
 
 import logging
@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import run
@@ -63,7 +64,9 @@ def missing_scsi_id(
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(DISK_SECONDS))
         # A disk without an answer in time has the kernel's values.
         found = hba.disks(adapters)
-        faces = paths.look([disk.name for disk in found], deadline.part(LIST_SECONDS))
+        of_guests = luns_of(THIS_HOST).values()
+        asked = [disk.name for disk in found if disk.scsi_id not in of_guests]
+        faces = paths.look(asked, deadline.part(LIST_SECONDS))
         for number, disk in enumerate(found):
             face = faces.get(disk.name)
             if face is not None and face.scsi_id != disk.scsi_id:
