@@ -536,6 +536,18 @@ def test_a_path_is_followed_once_and_all_questions_go_to_the_device_there(then, 
         assert engine.inspect(device).state == "resignatured"
 
 
+def test_lvm_is_told_of_the_disk_by_the_kernels_name_of_it(lun, command, root, tmp_path, monkeypatch):
+    """An LVM command of root would follow the caller's path once more."""
+    told, node = [], os.path.join(root, "dev/sdx")
+    os.mkdir(os.path.dirname(node))
+    shutil.copy(lun, node)
+    (tmp_path / "link").symlink_to(lun)
+    monkeypatch.setattr(live_scsi, "kernel_name", lambda _path, _host: "sdx")
+    monkeypatch.setattr(disk_source, "tell_lvm", lambda path, _run: told.append(path) or [])
+    assert command("resignature", tmp_path / "link", *YES).status == 0
+    assert told == [node]
+
+
 def test_what_a_target_calls_its_lun_is_no_command_of_a_shell(lun, command, has_scsi_id):
     """A person copies the next steps to a shell of root."""
     has_scsi_id("1x$(touch${IFS}pwned)")
