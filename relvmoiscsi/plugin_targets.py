@@ -18,8 +18,8 @@ from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
-from relvmoiscsi.sr_types import ISCSI_SR
-from relvmoiscsi.wording import said
+from relvmoiscsi.sr_types import ISCSI_SR, MOST_LUNS
+from relvmoiscsi.wording import counted, said
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
 
@@ -74,6 +74,7 @@ def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
     Where the device-config names no IQN, or `*`, the targets are all that the portals offer.
     """
     found: List[TargetLun] = []
+    unread = 0
     try:
         targets = [asked]
         if not asked.config.target_iqn:
@@ -81,7 +82,11 @@ def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
             targets = [asked.to(iqn, portals) for iqn, portals in offered.items()]
         for access in targets:
             luns = access.luns(deadline.part(TARGET_SECONDS))
-            found += [TargetLun(access, info) for info in luns if info.scsi_id is not None]
+            found += [TargetLun(access, info) for info in luns.disks if info.scsi_id is not None]
+            unread += luns.left_out
     except RelvmoiscsiError as problem:
         return found, _unknown(asked.config.target_iqn, str(asked.portals[0]), problem)
+    if unread:
+        most = f"{MOST_LUNS} LUNs of a target are read at most"
+        return found, f"{counted(unread, 'LUN')} behind {asked.portals[0]} are not known: {most}."
     return found, ""

@@ -3,9 +3,14 @@
 
 SR.create of a type of the product gives a LUN new identities. An SR of that type belongs to a call that runs, or to a
 call that died with xapi. The stock type attaches the result.
+
+Here is also what the drivers' lists on stderr and their readers agree on.
 """
 
 from typing import NamedTuple
+
+LEFT_OUT = "left_out"  #: attribute of the root of a list on stderr: how many LUNs or targets the list lacks
+MOST_LUNS = 4096  #: that a list of LUNs or targets has, and that are read for it: a target may list 65536
 
 
 class SrType(NamedTuple):

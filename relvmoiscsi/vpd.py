@@ -10,7 +10,9 @@ Page 0x83 of a disk is a list of designators. A designator names the LUN or the 
 
 The SCSIid is the type as one hex digit, then the designator; a binary designator in hex. The choice among several
 designators must never change, because SM would not find the LUN again. So the order is scsi_id's order, with its
-peculiarities.
+peculiarities. The udev rules and SM ask scsi_id, which reads the first PAGE_BYTES of a page. If a longer read found a
+better designator behind these bytes, a LUN would have two SCSIids, and a rule of udev would not know the hidden one.
+So whatever begins or ends behind them counts as absent here, whoever has read the page.
 Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
 """
 
@@ -33,6 +35,7 @@ _PREFERENCE = (
     (VENDOR_SPECIFIC, None),
 )
 
+PAGE_BYTES = 254  #: of a page of vital product data that scsi_id reads
 INQUIRY_BYTES = 36  #: bytes of the standard inquiry data that all devices have, with vendor and model
 _MAX_SERIAL = 256  #: characters, with the NUL; scsi_id skips a longer designator
 _MAX_OLD_DESIGNATOR = 126  #: bytes at which scsi_id cuts a page of the old kind
@@ -59,7 +62,7 @@ def inquiry_of(answer: bytes) -> Optional[Inquiry]:
 
 def serial_from_page_80(page: bytes) -> str:
     """Return the unit serial number after the header of 4 bytes, whose last byte is the length; "" without a number."""
-    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
+    return page[4 : min(4 + page[3], PAGE_BYTES)].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
 
 
 def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
@@ -70,7 +73,7 @@ def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
         # A reserved byte, 0 since SPC-2. Old Symmetrix arrays put a bare NAA there, without a designator header.
         return _printable(b"3" + page[4 : 4 + min(page[3], _MAX_OLD_DESIGNATOR)].hex().encode("ascii"))
     found: List[Tuple[int, int, bytes]] = []  # place in the order of the search, code set, SCSIid before the clean-up
-    start, end = 4, min(len(page), 4 + int.from_bytes(page[2:4], "big"))
+    start, end = 4, min(len(page), PAGE_BYTES, 4 + int.from_bytes(page[2:4], "big"))
     while start + 4 <= end:
         code_set, flags, _, length = page[start : start + 4]
         data = page[start + 4 : start + 4 + length]
@@ -91,7 +94,7 @@ def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
 
 def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
     """Return the SCSIid from vendor, model and unit serial number, for disks without a usable page 0x83."""
-    if len(page) < 4 or page[1] != PAGE_80:
+    if len(page) < 4 or page[1] != PAGE_80 or 1 + 24 + page[3] > _MAX_SERIAL:
         return None
     return _printable(b"S" + inquiry.vendor + inquiry.model + page[4 : 4 + page[3]])
 

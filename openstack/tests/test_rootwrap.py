@@ -16,8 +16,8 @@ from relvmoiscsi_cinder.place import on_this_host
 
 FILTERS = Path(__file__).resolve().parents[1] / "etc/cinder/rootwrap.d"
 SR = "5cd1ad2e-3de1-4d44-8086-8c23494508a5"
-DEVICES = ("/dev/sdb", "/dev/mapper/36001405aa", "/dev/disk/by-id/dm-uuid-mpath-36001405aa", "/dev/drbd1000",
-           "/dev/stack-volumes/volume-5cd1ad2e")  # fmt: skip
+DEVICES = ("/dev/sdb", "/dev/shm-vg/volume-5", "/dev/mapper/36001405aa", "/dev/disk/by-id/dm-uuid-mpath-36001405aa",
+           "/dev/drbd1000", "/dev/stack-volumes/volume-5cd1ad2e")  # fmt: skip
 ASKED = ("--json", "--block-device")
 YES = (*ASKED, "--yes", "--not-in-use")
 RESIGNATURE = (*YES, "--again", "--sr-uuid", SR, "--vdis")
@@ -52,14 +52,14 @@ class TestRootwrap(test.TestCase):
             give_identities(execute, on_this_host(device), SR, "all")
         self.assertEqual(["show", "recover", "show", "resignature"] * len(DEVICES), calls)
 
-    def test_a_link_below_dev_that_leads_to_a_file_is_refused_by_the_command(self):
+    def test_a_link_that_leads_to_a_file_is_refused_by_the_rule_and_by_the_command(self):
         """The user cinder may write to /dev/shm; no expression tells where a link leads."""
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             Path(folder, "image").write_bytes(bytes(1 << 20))
             link = Path(folder, "link")
             link.symlink_to(Path(folder, "image"))
             for argv in (("show", str(link), *ASKED), ("resignature", str(link), *RESIGNATURE, "all")):
-                self.assertTrue(self.may_run("relvmoiscsi", *argv))
+                self.assertFalse(self.may_run("relvmoiscsi", *argv))
                 command = [sys.executable, "-m", "relvmoiscsi", *argv]
                 ran = subprocess.run(command, check=False, capture_output=True, text=True)
                 self.assertEqual(2, ran.returncode, ran.stderr)
@@ -83,6 +83,7 @@ class TestRootwrap(test.TestCase):
             ("show", "/etc/shadow", *ASKED),
             ("show", "/dev/../etc/shadow", *ASKED),
             ("show", "/dev/.hidden", *ASKED),
+            *(("show", f"/dev/{folder}/3", *ASKED) for folder in ("shm", "mqueue", "hugepages", "fd", "pts")),
             ("show", "/dev/", *ASKED),
             ("show", "/dev/sdb", "--json"),
             ("resignature", "/dev/sdb", "--json", *RESIGNATURE[2:], "all"),

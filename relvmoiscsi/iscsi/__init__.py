@@ -10,7 +10,7 @@ bytes in, bytes out. When the process ends, nothing of the session is left on th
 """
 
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.lun_opening import list_luns, open_lun
+from relvmoiscsi.iscsi.lun_opening import TargetLuns, list_luns, open_lun
 from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo
 from relvmoiscsi.iscsi.target_sessions import Targets, discover
 from relvmoiscsi.portal import Portal
@@ -23,6 +23,7 @@ __all__ = [
     "Portal",
     "Targets",
     "discover",
+    "TargetLuns",
     "list_luns",
     "open_lun",
 ]

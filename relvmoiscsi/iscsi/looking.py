@@ -10,15 +10,14 @@ from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import NO_LUN
 from relvmoiscsi.iscsi.session import Command, Task
 from relvmoiscsi.scsi import Verdict
-from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, id_from_page_80, id_from_page_83, inquiry_of
+from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, PAGE_BYTES, id_from_page_80, id_from_page_83, inquiry_of
 from relvmoiscsi.vpd import serial_from_page_80 as serial_of
 
 TRIES = 8  #: unit attentions that may be pending, one after the other
 PAUSE_SECONDS = 0.1
-_PAGE_BYTES = 0x1000  #: enough for dozens of designators, and every device accepts this allocation length
 _LIST_BYTES = 8192
 _MAX_LIST_BYTES = 16 + 8 * 65536
-_AT_ONCE = 2048  #: LUNs in one round trip; the answers of a LUN may take 9 KiB of memory
+_AT_ONCE = 2048  #: LUNs in one round trip; the answers of a LUN take less than 1 KiB of memory
 _DISK = 0  #: peripheral device type
 #: other types. Source: SPC-5 6.7.2
 _TYPES = {
@@ -179,8 +178,8 @@ def asking_names(lun: bytes) -> List[Command]:
     """Return the commands for `name_of`. A pending unit attention does not make these commands fail."""
     return [
         asking(lun, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES),
-        asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_83), _PAGE_BYTES),
-        asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_80), _PAGE_BYTES),
+        asking(lun, scsi.inquiry(PAGE_BYTES, PAGE_83), PAGE_BYTES),
+        asking(lun, scsi.inquiry(PAGE_BYTES, PAGE_80), PAGE_BYTES),
     ]
 
 

@@ -212,6 +212,7 @@ class LunDevice(Device):
             if self._link is not None and self._link.session.wants_end:
                 log.info("%s: the target asked for a logout", self.name)
                 self._drop(politely=True)
+                self._losses += 1  # a target that asks again and again gets a pause, as after any lost session
             if self._link is None:
                 self._link = self._sessions.log_in_again(self._losses)
                 self._start_over()

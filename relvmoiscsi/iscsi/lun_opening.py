@@ -3,7 +3,7 @@
 
 import logging
 from contextlib import contextmanager
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Lost, NotFound, Refused
@@ -15,15 +15,24 @@ from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunI
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.scsi import Verdict
+from relvmoiscsi.wording import some_of
 
 log = logging.getLogger(__name__)
 
 _SLOW_COPY_BYTES = 64 * 1024 * 1024  #: Python computes the digests of that much data in 15 seconds
+_MOST_NAMED = 20  #: LUNs that an error names
 _SESSIONS = 5  #: sessions that may be lost in a row before the LUN is known
 _TELLING_TRIES = 5  #: a busy LUN may take a second for each try; an idle LUN answers immediately
 
 LunName = Union[str, int]
 _Found = TypeVar("_Found")
+
+
+class TargetLuns(NamedTuple):
+    """The LUNs of a target."""
+
+    disks: List[LunInfo]
+    left_out: int = 0  #: further LUNs that the target lists, of which nothing was read
 
 
 def list_luns(
@@ -33,15 +42,17 @@ def list_luns(
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
     waits: bool = True,
-) -> List[LunInfo]:
+    most: Optional[int] = None,
+) -> TargetLuns:
     """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime.
 
-    Without `waits`, a busy LUN is not asked again.
+    Without `waits`, a busy LUN is not asked again. At most the first `most` LUNs of the target are read; None: all.
     """
     link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
-        looks = looking.distinct(looking.look(link, looking.list_luns(link), waits))
-        return [one for one in looks if one.is_disk]
+        luns = looking.list_luns(link)
+        looks = looking.distinct(looking.look(link, luns[:most], waits))
+        return TargetLuns([one for one in looks if one.is_disk], len(luns) - len(luns[:most]))
     finally:
         link.close(politely=True)
 
@@ -143,13 +154,13 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
         if isinstance(lun, str):
             others = {one.scsi_id or f"LUN {one.number} without a SCSIid" for one in disks}
         raise NotFound(
-            f"No LUN {lun} is behind {iqn}; there are {', '.join(sorted(others)) or 'none'}.",
+            f"No LUN {lun} is behind {iqn}; there are {some_of(sorted(others), _MOST_NAMED) or 'none'}.",
             "ISCSIDevice",
         ).advising(f"Map the LUN to {sessions.initiator.name} at the array.")
     if len(found) == 1 and writable and found[0].scsi_id is not None:
         found = [one for one in disks if one.scsi_id == found[0].scsi_id]
     if len(found) > 1:
-        numbers = ", ".join(str(one.number) for one in found)
+        numbers = some_of([str(one.number) for one in found], _MOST_NAMED)
         raise Refused(
             f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].scsi_id}: the SCSIid does not tell the "
             "clone from its original.",

@@ -135,7 +135,7 @@ class TargetSessions:
                     failure = failure or Lost(f"{portal} did not answer in time.")
                 except (NotFound, Refused) as problem:
                     failure = problem
-                log.info("%s: %s", portal, failure)
+            log.info("no new session to %s yet: %s", self.iqn, failure)  # one line, of some hundred portals as well
             if self.deadline.has_passed:
                 last = failure or Lost("")
                 raise self.deadline.over("a new session could be made", last.message).advising(last.advice)

@@ -12,8 +12,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.engine import AlreadyDone, LaterCopy, Lun, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.formats import naming
-from relvmoiscsi.host.disk.same_device import backing_file
-from relvmoiscsi.lun.opened import BLOCK_DEVICE, NOBODY_NEEDED, OpenLun, PoolAnswer
+from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
 from relvmoiscsi.lun.proposals import NewRun, Proposal
 from relvmoiscsi.lun.run import CompletedRun
 from relvmoiscsi.wording import human_size, printable
@@ -66,8 +65,7 @@ class Identification:
         name = " ".join(filter(None, [lun.vendor, lun.model]))
         serial = f"serial {lun.serial}" if lun.serial else ""
         scsi_id = f"SCSIid {lun.scsi_id}" if lun.scsi_id else "no SCSIid"
-        behind = backing_file(lun.name) if lun.kind == BLOCK_DEVICE else ""
-        loop = f"loop device of {behind!r}" if behind else ""
+        loop = f"loop device of {lun.image!r}" if lun.image else ""
         return printable("  device   " + ", ".join(filter(None, [scsi_id, name, loop, serial, size])))
 
     def pool_line(self) -> str:

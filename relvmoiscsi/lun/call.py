@@ -14,10 +14,9 @@ A call over a session heeds no signal. A killed call leaves nothing on the host,
 
 import math
 from contextlib import ExitStack, contextmanager
-from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, in_state
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.paths import NamedPath
@@ -28,6 +27,9 @@ from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadli
 from relvmoiscsi.lun.guard import DISK_LOCKS, CallGuard, ReadGuard, wait_seconds
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, Guard, OpenLun, lun_locked
 from relvmoiscsi.lun.users import Question
+
+if TYPE_CHECKING:
+    from relvmoiscsi.host.disk.block_device import HostDevice
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
@@ -160,14 +162,14 @@ def disks_to_write(
 
 
 @contextmanager
-def _opened(nodes: Sequence[str], to_write: Optional[Deadline]) -> Iterator[Device]:
+def _opened(nodes: Sequence[str], to_write: Optional[Deadline]) -> "Iterator[HostDevice]":
     """Open all these nodes, without nodes that have gone, and give the first. Raises NotFound if all have gone.
 
     For a write, the wait for a disk ends before the deadline `to_write`.
     """
     from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - a session needs no disk
 
-    opened: List[Device] = []
+    opened: List[HostDevice] = []
     gone: List[NotFound] = []
     with ExitStack() as stack:
         for node in nodes:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A disk of this machine, as a caller names it. For a write, each other path of the LUN is opened, then the disk.
 
-The LUN says its name with each batch.
+The LUN says its name with each batch. The caller's path is followed once (PinnedPath).
 """
 
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List, Optional
+from typing import Callable, Iterator, List, Optional
 
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Device
@@ -14,9 +14,11 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.command import run as run_command
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
+from relvmoiscsi.host.disk.exclusive import PinnedPath
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
+from relvmoiscsi.host.disk.same_device import backing_file
 from relvmoiscsi.host.disk.scsi_id import hardware_of, scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
@@ -30,21 +32,25 @@ class DiskSource(LunSource):
     def __init__(self, name: str, host: Host, only_block: bool = False) -> None:
         """With `only_block`, the open refuses an image file."""
         super().__init__(name, host)
-        self._only_block = only_block
+        self._only_block, self._pinned = only_block, PinnedPath(name)
+
+    @property
+    def path(self) -> str:
+        return self._pinned.link
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         with self._open(writable=False) as device:
             if permission is None:
-                scsi_id = scsi_id_at(self.name)
+                scsi_id = scsi_id_at(self.path)
                 of_lun: Guard = ReadGuard(scsi_id, self.host)
             else:
                 scsi_id = self._find_scsi_id(permission)
                 of_lun = self._guard(scsi_id, permission)
-            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware_of(self.name, self.host))
+            yield self._lun(device, scsi_id, of_lun)
 
     def _find_scsi_id(self, permission: Permission) -> Optional[str]:
-        return agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
+        return agreed(self.name, permission.scsi_id, scsi_id_of(self.path))
 
     @contextmanager
     def _opened_alone(self, scsi_id: Optional[str], permission: Permission) -> Iterator[OpenLun]:
@@ -54,12 +60,13 @@ class DiskSource(LunSource):
         """
         with ExitStack() as held:
             try:
-                if scsi_id is not None:
-                    own = live_scsi.kernel_name(self.name, self.host)  # LVM may have taken another path of the LUN
+                own = live_scsi.kernel_name(self.path, self.host)
+                if scsi_id is not None:  # LVM may have taken another path of the LUN
                     held.enter_context(exclusive_open(scsi_id, NO_DEADLINE, self.host, own))
-                device: Device = held.enter_context(self._open(writable=True))
+                opened = held.enter_context(self._open(writable=True))
+                device: Device = opened
                 if scsi_id is not None:
-                    named = NamedPath(device, (scsi_id, live_scsi.live_serial(self.name)))
+                    named = NamedPath(opened, (scsi_id, live_scsi.live_serial(opened.disk)))
                     named.verify_name()
                     device = named
             except Refused as refused:
@@ -76,18 +83,24 @@ class DiskSource(LunSource):
                 raise
 
             def refresh() -> List[str]:
-                """Make LVM forget the old identity; not of a path that has gone."""
-                return tell_lvm(self.name, run_command) if os.path.exists(self.name) else []
+                """Make LVM forget the old identity; not of a disk that has gone."""
+                node = self.host.node(own or "")
+                return tell_lvm(node, run_command) if own is not None and os.path.exists(node) else []
 
-            of_lun, hardware = self._guard(scsi_id, permission), hardware_of(self.name, self.host)
-            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh)
+            yield self._lun(device, scsi_id, self._guard(scsi_id, permission), refresh)
+
+    def _lun(
+        self, device: Device, scsi_id: Optional[str], of_lun: Guard, refresh: Callable[[], List[str]] = list
+    ) -> OpenLun:
+        hardware, image = hardware_of(self.path, self.host), backing_file(self.path, self.host)
+        return OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh, image=image)
 
     def _guard(self, scsi_id: Optional[str], permission: Permission) -> CommandGuard:
         locks = DISK_LOCKS if sm_locks.is_sm_here(self.host) else LOCKS_BESIDE_SM
         return CommandGuard(self.name, scsi_id, permission, self.host, locks)
 
     def _open(self, writable: bool) -> HostDevice:
-        return open_device(self.name, writable, only_block=self._only_block)
+        return open_device(self.name, writable, only_block=self._only_block, pinned=self.path)
 
     def _sr_uuid(self, _disk: str) -> str:
         """Return the UUID of the SR on the LUN; "" without one that can be read."""

@@ -145,8 +145,11 @@ class OpenLun:
         refresh: Callable[[], List[str]] = list,
         sr_type: SrType = HBA_SR,
         pbd_config: Mapping[str, str] = MappingProxyType({}),
+        image: str = "",
     ) -> None:
         """`scsi_id` is None for a device without a SCSIid. `hardware`: vendor, model, serial number.
+
+        `image` is the path of the file behind a loop device.
 
         The stock type of `sr_type` attaches the LUN, by a PBD with `pbd_config` and the SCSIid.
         """
@@ -156,7 +159,7 @@ class OpenLun:
         #: no pool can be asked who uses the device, and no person can type its SCSIid: a run needs --not-in-use
         self.is_nameless = self.is_lun and scsi_id is None
         self.vendor, self.model, self.serial = hardware
-        self.sr_type, self.pbd_config = sr_type, pbd_config
+        self.sr_type, self.pbd_config, self.image = sr_type, pbd_config, image
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
 
@@ -193,6 +196,11 @@ class LunSource(ABC):
 
     def __init__(self, name: str, host: Host) -> None:
         self.name, self.host = name, host
+
+    @property
+    def path(self) -> str:
+        """The path that is opened: by default, the name."""
+        return self.name
 
     def opened(self, permission: Permission, to_write: bool) -> ContextManager[OpenLun]:
         """Open the LUN for a run, for the block. If that fails, the error says that nothing was written.
@@ -238,7 +246,7 @@ class LunSource(ABC):
         """Do both name the same device? Raises NotFound for a path without a device."""
         from relvmoiscsi.host.disk.same_device import same_device  # noqa: PLC0415 - a driver opens no path
 
-        return self.is_path and other.is_path and same_device(self.name, other.name)
+        return self.is_path and other.is_path and same_device(self.path, other.path)
 
     def may_open_after(self, problem: RelvmoiscsiError) -> bool:
         """Can the device be opened again after this error?"""

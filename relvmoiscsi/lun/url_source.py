@@ -131,7 +131,8 @@ class UrlSource(LunSource):
         """Return the LUNs of the target; a busy LUN is asked once. Raises UsageError, NotFound, Refused."""
         with self._at_target():
             steps = self._steps()
-            return list_luns([self.url.portal], self.url.iqn, self._initiator, steps, self._credentials, waits=False)
+            luns = list_luns([self.url.portal], self.url.iqn, self._initiator, steps, self._credentials, waits=False)
+            return luns.disks
 
     def _steps(self) -> StepDeadline:
         if self._deadline is NO_DEADLINE:

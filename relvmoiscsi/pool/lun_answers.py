@@ -5,7 +5,7 @@ A list of the driver comes as a failure whose last parameter is XML: error 96 wi
 SCSIid. A probe answers with XML, the plugin with rows of JSON.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from relvmoiscsi import untrusted, untrusted_xml
 from relvmoiscsi.formats import saved_vms
@@ -14,6 +14,10 @@ from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.luns import COPIED, DAMAGED, RESIGNATURED, UNREACHABLE, PoolLun
 from relvmoiscsi.pool.records import HBA, ProbePortal
 from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.sr_types import LEFT_OUT
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
@@ -31,8 +35,10 @@ def listed_iqns(failure: PoolFailure) -> List[str]:
     return list(dict.fromkeys(row["TargetIQN"] for row in rows if row.get("TargetIQN", _ANY_IQN) != _ANY_IQN))
 
 
-def listed(failure: PoolFailure, portal: ProbePortal) -> List[PoolLun]:
-    """Return the LUNs of error 107, behind this portal. A LUN without a SCSIid is left out.
+def listed(failure: PoolFailure, portal: ProbePortal) -> Tuple[List[PoolLun], int]:
+    """Return the LUNs of error 107, behind this portal, and the number of further LUNs that the driver has not read.
+
+    A LUN without a SCSIid is none of these.
 
     Raises PoolFailure for any other failure, and for a text that is no SCSIid.
     """
@@ -42,7 +48,7 @@ def listed(failure: PoolFailure, portal: ProbePortal) -> List[PoolLun]:
         verify_scsi_id(scsi_id)
         if scsi_id:
             found.append(PoolLun(scsi_id, "", portal, _number(size) or 0, number=_number(number)))
-    return found
+    return found, _number(_root(failure.description[-1]).get(LEFT_OUT, "")) or 0
 
 
 def verify_scsi_id(text: str) -> None:
@@ -105,11 +111,14 @@ def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
 
 def _parsed(document: str, tag: str) -> List[Dict[str, str]]:
     """Return the children of each element `tag`, as text by name. Raises PoolFailure."""
+    return [{child.tag: (child.text or "").strip() for child in item} for item in _root(document).iter(tag)]
+
+
+def _root(document: str) -> "Element":
     try:
-        root = untrusted_xml.xml_of(document.strip())
+        return untrusted_xml.xml_of(document.strip())
     except ValueError as error:
         raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
-    return [{child.tag: (child.text or "").strip() for child in item} for item in root.iter(tag)]
 
 
 def _number(text: str) -> Optional[int]:

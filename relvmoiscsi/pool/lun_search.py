@@ -18,10 +18,10 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.lun_answers import listed, listed_iqns, of_row, reported
 from relvmoiscsi.pool.luns import CLONE, COPIED, ORIGINAL, UNREACHABLE, PoolLun, classified, doubted, must_be_read
 from relvmoiscsi.pool.records import Pool, ProbePortal
+from relvmoiscsi.sr_types import MOST_LUNS
 from relvmoiscsi.wording import counted, human_time, repr_without, said, some_of
 
 MOST_IQNS = 500  #: of a portal that are asked for their LUNs
-MOST_LUNS = 4096  #: of a portal that are read, behind all its targets
 PORTAL_SECONDS = 1800.0  #: for the probes of all targets and LUNs of one portal: each may answer as late as it can
 _MOST_NAMED = 3  #: targets that an error names
 #: of an answer of the plugin, which is shorter (`relvmoiscsi.plugin`)
@@ -136,14 +136,14 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
         try:
             with times.of_one(portal):
                 there = _probe_fails(calls, pool, portal)
-            left_out = 0
-            for lun in listed(there, portal):
+            luns, unread = listed(there, portal)
+            for lun in luns:
                 if lun.scsi_id not in found and taken.setdefault(portal.target, 0) < MOST_LUNS:
                     found[lun.scsi_id] = lun
                     taken[portal.target] += 1
-                left_out += lun.scsi_id not in found
-            if left_out:
-                failures.append((portal, _left_out(portal, left_out)))
+                unread += lun.scsi_id not in found
+            if unread:
+                failures.append((portal, _unread(portal, unread)))
         except PoolFailure as failure:
             failures.append((portal, failure))
     failures += _unasked(unasked)
@@ -200,7 +200,7 @@ def _targets(
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns[:MOST_IQNS]]
 
 
-def _left_out(portal: ProbePortal, count: int) -> PoolFailure:
+def _unread(portal: ProbePortal, count: int) -> PoolFailure:
     """Return the failure of a target of which this many LUNs were not read."""
     luns = counted(count, "LUN")
     problem = f"{portal.place} lists more than {MOST_LUNS} LUNs: {luns} of {said(portal.iqn)} were not read."

@@ -13,7 +13,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.sr_types import LEFT_OUT, MOST_LUNS
 from relvmoiscsi.untrusted import xml_safe
+from relvmoiscsi.wording import counted
 
 
 class Call(NamedTuple):
@@ -83,6 +85,17 @@ def list_element(tag: str, rows: Sequence[Tuple[str, str]], depth: int = 1, inne
     for name, text in rows:
         lines += [f"{margin}\t<{name}>", f"{margin}\t\t{escaped(text)}", f"{margin}\t</{name}>"]
     return [*lines, *inner, f"{margin}</{tag}>"]
+
+
+def list_document(root: str, lines: Sequence[str], left_out: int) -> str:
+    """Return a list on stderr. An attribute of the root says how many items the list lacks: its readers ignore it."""
+    attribute = f' {LEFT_OUT}="{left_out}"' if left_out else ""
+    return "\n".join(['<?xml version="1.0" ?>', f"<{root}{attribute}>", *lines, f"</{root}>"]) + "\n"
+
+
+def said_left_out(count: int, what: str) -> str:
+    """Return the sentence of an error with a list that lacks this many "LUN"s or "target"s; "" for a whole list."""
+    return f" The list leaves out {counted(count, what)}: it has at most {MOST_LUNS}." if count else ""
 
 
 def usage(argv: Sequence[str]) -> str:

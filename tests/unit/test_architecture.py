@@ -35,7 +35,7 @@ BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_tex
 MAY_IMPORT = {
     "__main__": ("cli", "host"),
     "cli": ("lun", "report", "engine", "formats", "host", "iscsi"),
-    "sr_driver": ("lun", "report", "engine", "formats", "host", "iscsi"),
+    "sr_driver": ("direct", "lun", "report", "engine", "formats", "host", "iscsi"),
     "plugin": ("plugin_targets", "direct", "known_sr", "lun", "report", "engine", "formats", "host"),
     "plugin_targets": ("lun", "sr_driver", "host", "iscsi"),
     "lun": ("known_sr", "report", "engine", "formats", "host", "iscsi"),
@@ -91,6 +91,7 @@ MAY_REACH = {
     "pool.vms": {"host": ("host.xapi.rpc",), "cli": ()},
     "pool.commands": {"host": ("host.secret_file",), "cli": ("cli.output", "cli.map_out")},
     "direct": {"cli": ()},
+    "sr_driver": {"direct": ("direct.direct_config",)},
     "direct.direct_command": {"cli": ("cli.output",)},
     "doctor": {"cli": ()},
     "doctor.doctor_command": {"cli": ("cli.output",)},

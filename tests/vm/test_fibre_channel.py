@@ -21,7 +21,7 @@ from kit.lab.xapi import TOP, Call, chosen
 from kit.pool import client
 from kit.pool.simulator import DRIVERS, sm_directory
 from relvmoiscsi.host.disk import hiding
-from relvmoiscsi.host.disk.scsi_id import live_scsi_id
+from relvmoiscsi.host.disk.scsi_id import live_scsi_id, opened
 
 SUCCESS = [
     "SR_BACKEND_FAILURE_1",
@@ -45,6 +45,11 @@ def fabrics(guest):
 @pytest.fixture(scope="session")
 def hba_directory(tmp_path_factory):
     return sm_directory(tmp_path_factory.mktemp("hba"), os.path.join(TOP, "drivers/ReLVMoHBASR"), DRIVERS / "LVMoHBASR")
+
+
+def answer_of(path):
+    with opened(path) as disk:
+        return live_scsi_id(disk)
 
 
 @pytest.fixture
@@ -286,7 +291,7 @@ def test_what_is_cut_is_taken_away_or_finished_by_the_next_call(lab, fc, pool, i
     fc.cable_out(0)
     until(lambda: not fc.is_logged_in(0), "the link is down")
     fc.cable_in(0)
-    until(lambda: any(map(live_scsi_id, initiator.devices_of(clone.scsi_id))), "the link has brought the disk back")
+    until(lambda: any(map(answer_of, initiator.devices_of(clone.scsi_id))), "the link has brought the disk back")
     clone.heal()
     answer = executed(pool, clone)
     assert answer == SUCCESS, answer

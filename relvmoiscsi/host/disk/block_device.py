@@ -64,6 +64,7 @@ from relvmoiscsi.host.disk.exclusive import (
     take_alone,
     take_image,
 )
+from relvmoiscsi.host.disk.scsi_id import OpenDisk
 from relvmoiscsi.host.own_path import is_own
 from relvmoiscsi.host.this_host import THIS_HOST
 
@@ -111,6 +112,11 @@ class HostDevice(Device, ContextManager["HostDevice"]):
     @property
     def is_own(self) -> bool:
         return is_own(self.name)
+
+    @property
+    def disk(self) -> OpenDisk:
+        """The device for questions to its LUN."""
+        return OpenDisk(self.name, self._descriptor)
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:
@@ -232,10 +238,10 @@ def _fence(path: str, status: os.stat_result) -> Fence:
 class BlockDevice(HostDevice):
     """A block device. Reads and writes bypass the page cache."""
 
-    def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS) -> None:
+    def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS, pinned: str = "") -> None:
         """Open a block device; for writing, exclusively. Raises Refused if used after `lock_timeout` seconds."""
-        flags = os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY
-        super().__init__(path, writable, open_file(path, flags | os.O_DIRECT, writable, stat.S_ISBLK))
+        flags = os.O_DIRECT | (os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY)
+        super().__init__(path, writable, open_file(path, flags, writable, stat.S_ISBLK, pinned=pinned))
         try:
             self.size_bytes = self._query(BLKGETSIZE64, "=Q")
             self.block_size = self._query(BLKSSZGET, "=i")
@@ -281,11 +287,10 @@ _SMALLEST_IMAGE = 1 << 20  #: bytes of a disk that can hold an SR
 class ImageFile(HostDevice):
     """A regular file with the bytes of a disk. Only the chunks are written, so holes stay holes."""
 
-    def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
+    def __init__(self, path: str, writable: bool, block_size: int = SECTOR, pinned: str = "") -> None:
         """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
-        super().__init__(
-            path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable, stat.S_ISREG)
-        )
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        super().__init__(path, writable, open_file(path, flags, writable, stat.S_ISREG, pinned=pinned))
         self.block_size = self.physical_block_size = block_size
         try:
             status = os.fstat(self._descriptor)
@@ -338,20 +343,25 @@ class ImageFile(HostDevice):
 
 
 def open_device(
-    path: str, writable: bool, block_size: int = SECTOR, lock_timeout: float = FLOCK_SECONDS, only_block: bool = False
+    path: str,
+    writable: bool,
+    block_size: int = SECTOR,
+    lock_timeout: float = FLOCK_SECONDS,
+    only_block: bool = False,
+    pinned: str = "",
 ) -> HostDevice:
     """Open a block device or an image file; for writing, exclusively.
 
     `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds. With `only_block`,
-    an image file is another kind of file.
+    an image file is another kind of file. `pinned` is as for `open_file`.
     Raises NotFound; UsageError for any other kind of file; Refused if the device is in use, read-only, or forbidden to
     this user.
     """
-    mode = stat_path(path).st_mode
+    mode = stat_path(pinned or path).st_mode
     if stat.S_ISBLK(mode) or only_block:
-        device: HostDevice = BlockDevice(path, writable, lock_timeout)
+        device: HostDevice = BlockDevice(path, writable, lock_timeout, pinned)
     elif stat.S_ISREG(mode):
-        device = ImageFile(path, writable, block_size)
+        device = ImageFile(path, writable, block_size, pinned)
     else:
         raise UsageError(f"{path} is neither a block device nor an image file.").advising(LIST)
     how = "for writing" if writable else "for reading"

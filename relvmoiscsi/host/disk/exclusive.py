@@ -39,6 +39,27 @@ _LAST_STANDARD = 2  #: stderr
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM)
 
 
+class PinnedPath:
+    """A path that was followed once: `link` leads to the same file or device as long as this object lives.
+
+    Another user may own a directory of the path, and put another device, a FIFO or a watchdog there at any time. So
+    what follows the first look at the path, such as the open and each question to the device, goes by the link.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises NotFound or Refused in the place of OSError. Nothing is opened for a read or a write."""
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            raise _cannot_open(path, error, writable=False) from error
+        self.link = f"/proc/self/fd/{self._descriptor}"
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
 def stat_path(path: str) -> os.stat_result:
     """Call os.stat, and raise NotFound or Refused in the place of OSError."""
     try:
@@ -53,16 +74,18 @@ def open_file(
     writable: bool,
     is_kind: Optional[Callable[[int], bool]] = None,
     deadline: Deadline = NO_DEADLINE,
+    pinned: str = "",
 ) -> int:
     """Open a file, of this kind (a test of its mode) or of any, and return the descriptor.
 
     The kind is checked before the file is opened, because the open of another device may act on that device. The path
-    is followed once. Raises NotFound or Refused in the place of OSError; UsageError for a file of another kind.
+    is followed once, or not at all with `pinned`, its link of PinnedPath. Raises NotFound or Refused in the place of
+    OSError; UsageError for a file of another kind.
 
     The descriptor is never 0, 1 or 2. If a caller has closed these, output for stdout or stderr must not reach a disk.
     """
     try:
-        node = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        node = os.open(pinned or path, os.O_PATH | os.O_CLOEXEC)
         try:
             mode = os.fstat(node).st_mode
             if is_kind is stat.S_ISBLK and not is_kind(mode):
@@ -79,7 +102,7 @@ def open_file(
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise _cannot_open(path, error, writable, deadline) from error
+        raise _cannot_open(path, error, writable, deadline, pinned) from error
 
 
 def read_only(path: str) -> Refused:
@@ -168,7 +191,9 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
     return (_used if is_disk else _busy)(path, users) if users else None
 
 
-def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE) -> RelvmoiscsiError:
+def _cannot_open(
+    path: str, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE, pinned: str = ""
+) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat. The search for users has a deadline."""
     if error.errno in _GONE:
         is_image = os.path.splitext(path)[1] != ""  # "clone.img", and not "sdc"
@@ -177,7 +202,7 @@ def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline =
             sm_key="ISCSIDevice",
         ).advising("Check the name." if is_image else f"Check the name. {LIST}")
     try:
-        device: Optional[os.stat_result] = os.stat(path)
+        device: Optional[os.stat_result] = os.stat(pinned or path)
     except OSError:
         device = None  # the device has vanished since: the first error is the better message
     if device is not None and writable:

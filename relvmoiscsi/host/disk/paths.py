@@ -12,17 +12,21 @@ import hashlib
 import logging
 import mmap
 import os
+from contextlib import ExitStack
 from functools import partial
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.device import Chunk, Device, ForwardingDevice, verify_size
+from relvmoiscsi.device import Chunk, ForwardingDevice, verify_size
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import quoted
+
+if TYPE_CHECKING:
+    from relvmoiscsi.host.disk.block_device import HostDevice
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +57,9 @@ class NamedPath(ForwardingDevice):
     path within a run: a write of the failed path may land late, and only the next call ends such writes.
     """
 
-    def __init__(self, path: Device, name: Tuple[str, str], host: Host = THIS_HOST) -> None:
+    def __init__(self, path: "HostDevice", name: Tuple[str, str], host: Host = THIS_HOST) -> None:
         super().__init__(path)
-        self._name, self._host = name, host
+        self._disk, self._name, self._host = path.disk, name, host
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self.verify_name()
@@ -67,25 +71,26 @@ class NamedPath(ForwardingDevice):
 
     def verify_name(self) -> None:
         """Raise Refused if the LUN says another name now, or is smaller than the kernel says."""
-        nodes = []
-        if os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
+        usable: List[str] = []
+        if (scsi.kernel_name(self._disk.link, self._host) or "").startswith("dm-"):
             maps = udev.maps_of(self._name[0], self._host)  # multipathd may add paths at any time
             usable = multipath.usable(multipath.paths_in(maps, self._host), self._host)
-            nodes = [self._host.node(disk) for disk in usable]
-        for path in nodes or [self.name]:
-            now = scsi.live_scsi_id(path), scsi.live_serial(path)
-            if now != self._name:
-                raise Refused(
-                    f"{path} was the LUN with {_told(*self._name)}, and answers with {_told(*now)} now: the array has "
-                    "mapped another LUN in its place.",
-                    "ISCSIDevice",
-                ).advising("Check the mapping at the array.")
-            try:
-                verify_size(self, scsi.live_size(path), self.block_size)
-            except Refused as refused:
-                switch = f"/sys/block/{os.path.basename(os.path.realpath(path))}/device/rescan"
-                refused.advising(f"The kernel reads the size again after `echo 1 > {quoted(switch)}`.")
-                raise
+        with ExitStack() as opened:
+            disks = [opened.enter_context(scsi.opened(self._host.node(path))) for path in usable]
+            for disk in disks or [self._disk]:
+                now = scsi.live_scsi_id(disk), scsi.live_serial(disk)
+                if now != self._name:
+                    raise Refused(
+                        f"{disk.name} was the LUN with {_told(*self._name)}, and answers with {_told(*now)} now: the "
+                        "array has mapped another LUN in its place.",
+                        "ISCSIDevice",
+                    ).advising("Check the mapping at the array.")
+                try:
+                    verify_size(self, scsi.live_size(disk), self.block_size)
+                except Refused as refused:
+                    switch = f"/sys/block/{scsi.kernel_name(disk.link, self._host)}/device/rescan"
+                    refused.advising(f"The kernel reads the size again after `echo 1 > {quoted(switch)}`.")
+                    raise
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:
@@ -185,14 +190,14 @@ def _drop_cache(path: str) -> str:
 
 def _shown(path: str) -> Face:
     """Return a Face. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
-    scsi_id, size = scsi.live_scsi_id(path), scsi.live_size(path)
-    if scsi_id is None:
-        raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid", 5)
-    serial = scsi.live_serial(path)
-    try:  # read the first sectors past the page cache: each path has a page cache of its own
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as disk, mmap.mmap(-1, _LABEL_BYTES) as memory:  # aligned
-            count = disk.readinto(memory)
-            return Face(scsi_id, serial, size, hashlib.sha256(memory[:count]).hexdigest())
-    except OSError as error:
-        raise DeviceError(path, "read", 0, _LABEL_BYTES, error.strerror or str(error), error.errno) from error
+    with scsi.opened(path, os.O_DIRECT) as disk:  # past the page cache: each path has a page cache of its own
+        scsi_id, size = scsi.live_scsi_id(disk), scsi.live_size(disk)
+        if scsi_id is None:
+            raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid", 5)
+        serial = scsi.live_serial(disk)
+        try:
+            with open(disk.descriptor, "rb", buffering=0, closefd=False) as file, mmap.mmap(-1, _LABEL_BYTES) as memory:
+                count = file.readinto(memory)  # into aligned memory
+                return Face(scsi_id, serial, size, hashlib.sha256(memory[:count]).hexdigest())
+        except OSError as error:
+            raise DeviceError(path, "read", 0, _LABEL_BYTES, error.strerror or str(error), error.errno) from error

@@ -16,8 +16,9 @@ import logging
 import os
 import stat
 import time
+from contextlib import contextmanager
 from glob import escape, glob
-from typing import Optional, Tuple
+from typing import Iterator, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
@@ -27,6 +28,7 @@ from relvmoiscsi.vpd import (
     INQUIRY_BYTES,
     PAGE_80,
     PAGE_83,
+    PAGE_BYTES,
     VENDOR_SPECIFIC,
     Inquiry,
     id_from_page_80,
@@ -38,8 +40,6 @@ from relvmoiscsi.vpd import (
 log = logging.getLogger(__name__)
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
-_MAX_PAGE = 0xFFFF + 4  #: bytes; the highest value of a page's length field, and the header
-_LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and every device accepts this allocation length
 _LIVE_MILLISECONDS = 10000
 _TRIES = 8  #: unit attentions that may be pending, one after the other
 _BUSY_SECONDS = 5.0  #: a LUN that was busy for longer is an error: the callers wait some 8 s for an answer
@@ -123,8 +123,33 @@ class _SgIoHdr(ctypes.Structure):
     )
 
 
-def live_scsi_id(path: str) -> Optional[str]:
-    """Return the SCSIid that the LUN behind the disk `path` reports now, by the rule of `scsi_id_of`; None if none.
+class OpenDisk(NamedTuple):
+    """A disk that is open, for questions to its LUN. A path may lead to another disk at each open."""
+
+    name: str  #: for messages
+    descriptor: int
+
+    @property
+    def link(self) -> str:
+        """The path of the open disk."""
+        return f"/proc/self/fd/{self.descriptor}"
+
+
+@contextmanager
+def opened(path: str, flags: int = 0) -> Iterator[OpenDisk]:
+    """Open a disk for the block, for reading, with further flags. Raises DeviceError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    except OSError as error:
+        raise DeviceError(path, "read", 0, 0, error.strerror or str(error), error.errno) from error
+    try:
+        yield OpenDisk(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def live_scsi_id(disk: OpenDisk) -> Optional[str]:
+    """Return the SCSIid that the LUN behind the disk reports now, by the rule of `scsi_id_of`; None if none.
 
     The kernel read sysfs's pages when it found the disk; the array may have mapped another LUN since. udev's scsi_id
     also asks the disk. But scsi_id ends with status 1 and no message in three cases: no id, no answer, no disk. So this
@@ -132,43 +157,43 @@ def live_scsi_id(path: str) -> Optional[str]:
 
     Raises DeviceError if the disk does not answer, or no LUN is mapped there.
     """
-    page = live_page(path, PAGE_83) or b""
+    page = live_page(disk, PAGE_83) or b""
     found = id_from_page_83(page, Inquiry(b"", b""))
     if found is not None and not found.startswith(f"{VENDOR_SPECIFIC:x}"):
         return found
     # Vendor and model are a part of every other kind of id.
-    inquiry = inquiry_of(scsi_command(path, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES) or b"")
+    inquiry = inquiry_of(scsi_command(disk, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES) or b"")
     if inquiry is None:
-        raise DeviceError(path, "read", 0, INQUIRY_BYTES, "no LUN is mapped there any more", errno.ENXIO)
-    return id_from_page_83(page, inquiry) or id_from_page_80(live_page(path, PAGE_80) or b"", inquiry)
+        raise DeviceError(disk.name, "read", 0, INQUIRY_BYTES, "no LUN is mapped there any more", errno.ENXIO)
+    return id_from_page_83(page, inquiry) or id_from_page_80(live_page(disk, PAGE_80) or b"", inquiry)
 
 
-def live_page(path: str, number: int) -> Optional[bytes]:
+def live_page(disk: OpenDisk, number: int) -> Optional[bytes]:
     """Return a page of vital product data as the LUN reports it now, with header; None if the LUN has no such page.
 
     Raises DeviceError.
     """
-    return scsi_command(path, scsi.inquiry(_LIVE_PAGE, number), _LIVE_PAGE)
+    return scsi_command(disk, scsi.inquiry(PAGE_BYTES, number), PAGE_BYTES)
 
 
-def live_serial(path: str) -> str:
+def live_serial(disk: OpenDisk) -> str:
     """Return the unit serial number that the LUN reports now, from page 0x80; "" if none. Raises DeviceError."""
-    return serial_from_page_80(live_page(path, PAGE_80) or b"")
+    return serial_from_page_80(live_page(disk, PAGE_80) or b"")
 
 
-def live_size(path: str) -> int:
+def live_size(disk: OpenDisk) -> int:
     """Return the size in bytes that the LUN reports now (READ CAPACITY). Raises DeviceError, also for no size.
 
     The kernel's own size is from the moment when the kernel found the disk.
     """
     for command, size in scsi.CAPACITY_BYTES.items():
-        capacity = scsi.capacity(command, scsi_command(path, command, size) or b"")
+        capacity = scsi.capacity(command, scsi_command(disk, command, size) or b"")
         if capacity is not None:
             return capacity[0]
-    raise DeviceError(path, "read", 0, 0, "the LUN reports no size", errno.EIO)
+    raise DeviceError(disk.name, "read", 0, 0, "the LUN reports no size", errno.EIO)
 
 
-def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
+def scsi_command(disk: OpenDisk, command: bytes, size: int) -> Optional[bytes]:
     """Return the LUN's answer to a question of at most `size` bytes; None if the LUN refuses this question.
 
     A LUN that is busy, or has a unit attention pending, is asked again. A LUN that does not answer, is no longer mapped
@@ -190,15 +215,11 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
             timeout=_LIVE_MILLISECONDS,
         )
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                fcntl.ioctl(descriptor, _SG_IO, header)
-            finally:
-                os.close(descriptor)
+            fcntl.ioctl(disk.descriptor, _SG_IO, header)
         except OSError as error:
-            raise DeviceError(path, "read", 0, size, error.strerror or str(error), error.errno) from error
+            raise DeviceError(disk.name, "read", 0, size, error.strerror or str(error), error.errno) from error
         if header.host_status or header.driver_status & ~8:  # 8: there is sense data; header.status is set then, too
-            raise DeviceError(path, "read", 0, size, "the SCSI command had no answer", errno.EIO)
+            raise DeviceError(disk.name, "read", 0, size, "the SCSI command had no answer", errno.EIO)
         told = header.status, sense.raw[: header.sb_len_wr]
         verdict = scsi.judge_question(*told)
         if verdict == scsi.Verdict.DONE:
@@ -209,7 +230,7 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
         is_passing = verdict == scsi.Verdict.LATER or verdict == scsi.Verdict.LOOK_AGAIN and tries_left
         if not is_passing or time.monotonic() > give_up:
             cause, advice = scsi.explained(*told)
-            raise DeviceError(path, "read", 0, size, cause, errno.EIO).advising(advice)
+            raise DeviceError(disk.name, "read", 0, size, cause, errno.EIO).advising(advice)
         if verdict == scsi.Verdict.LATER:
             time.sleep(_PAUSE_SECONDS)
 
@@ -246,10 +267,10 @@ def _content(path: str) -> bytes:
     """
     try:
         with open(path, "rb") as attribute:
-            return attribute.read(_MAX_PAGE)
+            return attribute.read(PAGE_BYTES)
     except OSError as error:
         if error.errno not in _ABSENT:
-            raise DeviceError(path, "read", 0, _MAX_PAGE, error.strerror or str(error), error.errno) from error
+            raise DeviceError(path, "read", 0, PAGE_BYTES, error.strerror or str(error), error.errno) from error
         return b""
 
 

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
@@ -33,12 +34,14 @@ from relvmoiscsi.lun import pool_records, users
 from relvmoiscsi.lun.call import disks_to_read
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns
+from relvmoiscsi.wording import some_of
 
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 15.0  #: for all adapters together; the kernel needs twice that time to give up a dead port
 DISK_SECONDS = 15.0  #: for the disks of the LUN to appear behind the adapters; the same as in SM
 OTHERS_SECONDS = 8.0  #: for udev to handle the other LUNs of a scan, and for their removal
+_MOST_NAMED = 20  #: LUNs or ports that a message names
 USER_SECONDS = 3.0  #: for programs that look at a disk for a moment
 
 
@@ -110,7 +113,8 @@ class Discovery:
         self._live = self._answering()
         if not self._live:
             self.deadline.check(f"the LUN {self.scsi_id} appeared")
-            others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id != self.scsi_id]
+            unasked = {self.scsi_id, *luns_of(THIS_HOST).values()}  # a direct LUN is never read
+            others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id not in unasked]
             faces = paths.look([disk.name for disk in others], self.deadline.part(paths.ANSWER_SECONDS))
             for disk in others:
                 if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:
@@ -293,4 +297,4 @@ class Discovery:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
+    return some_of(list(names), _MOST_NAMED) or "none"

@@ -20,7 +20,8 @@ from functools import partial
 from typing import Callable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
+from relvmoiscsi.direct.direct_config import luns_of
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
@@ -40,6 +41,7 @@ from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import record_of_host
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,11 @@ def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, loc
     if not scsi_id:
         with sigterm_fails(deadline):
             raise missing_scsi_id(config, xapi, deadline, lock_seconds, call.host_ref)
+    for name, of_vm in luns_of(THIS_HOST).items():
+        if of_vm == scsi_id:
+            problem = f"The LUN {scsi_id} is the direct LUN {name} of this host: a VM uses it as it is."
+            remove = shell_command("relvmoiscsi direct remove", name)
+            raise Refused(problem, "SRInUse").advising(f"If no VM needs it any more, run `{remove}` on this host.")
     if not config.scsi_id:
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))

@@ -2,15 +2,16 @@
 """The answer to a call without a SCSIid: the LUNs that the adapters see after a scan. The scan's disks are removed.
 
 The answer is the list that lvmohba prints on stderr: the LUNs and the adapters of the host. The list omits the LUNs of
-the pool's SRs and the LUN that this host runs on. Each listed LUN is free, or a clone.
+the pool's SRs, the direct LUNs of this host, and the LUN that this host runs on. Each listed LUN is free, or a clone.
 """
 
 import logging
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from typing import Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import run
@@ -24,8 +25,9 @@ from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
 from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns, is_taken
-from relvmoiscsi.sr_driver.protocol import list_element
+from relvmoiscsi.sr_driver.protocol import list_document, list_element, said_left_out
 from relvmoiscsi.sr_driver.transport import MissingKey
+from relvmoiscsi.sr_types import MOST_LUNS
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,9 @@ def missing_scsi_id(
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(DISK_SECONDS))
         # A disk without an answer in time has the kernel's values.
         found = hba.disks(adapters)
-        faces = paths.look([disk.name for disk in found], deadline.part(LIST_SECONDS))
+        of_guests = luns_of(THIS_HOST).values()
+        asked = [disk.name for disk in found if disk.scsi_id not in of_guests]
+        faces = paths.look(asked, deadline.part(LIST_SECONDS))
         for number, disk in enumerate(found):
             face = faces.get(disk.name)
             if face is not None and face.scsi_id != disk.scsi_id:
@@ -70,11 +74,12 @@ def missing_scsi_id(
             if face is not None:
                 now = disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
                 found[number] = now
-        xml = device_list(found, adapters, lambda scsi_id: is_taken(scsi_id, pool, host_ref), _description)
+        xml, left_out = device_list(found, adapters, lambda scsi_id: is_taken(scsi_id, pool, host_ref), _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
     else:
         text = "The SCSIid (device-config:SCSIid) is missing."
+    text += said_left_out(left_out, "LUN")
     return MissingKey(text + busy, "ConfigSCSIid", xml).advising(advice)
 
 
@@ -93,20 +98,19 @@ def device_list(
     is_used: Callable[[str], bool],
     describe: Callable[[str], str],
     host: Host = THIS_HOST,
-) -> str:
-    """Return the XML of error 107. `is_used` is called with each SCSIid, `describe` with the driver of each adapter.
+) -> Tuple[str, int]:
+    """Return the XML of error 107, and how many LUNs the XML leaves out: it has at most MOST_LUNS.
 
-    A disk without a SCSIid is left out. Source: SM drivers/devscan.py, scan (behaviour only); docs/host.rst, "Lists on
-    stderr".
+    `is_used` is called with each SCSIid, `describe` with the driver of each adapter. A disk without a SCSIid is left
+    out. Source: SM drivers/devscan.py, scan (behaviour only); docs/host.rst, "Lists on stderr".
     """
-    lines = ['<?xml version="1.0" ?>', "<Devlist>"]
+    lines: List[str] = []
     by_lun: Dict[str, List[hba.Disk]] = {}
     for disk in disks:
         if disk.scsi_id:
             by_lun.setdefault(disk.scsi_id, []).append(disk)
-    for first, *others in by_lun.values():
-        if is_used(first.scsi_id):
-            continue
+    free = [paths for scsi_id, paths in by_lun.items() if not is_used(scsi_id)]
+    for first, *others in free[:MOST_LUNS]:
         adapter_number, channel, target, lun = first.address.split(":")
         rows = [
             ("path", "/dev/" + first.name + "".join(f" [{disk.name}]" for disk in others)),
@@ -130,4 +134,5 @@ def device_list(
             of_port = hba.port_facts(adapter, kind, names, host)
             inner += list_element(kind, list(of_port.items()), 2) if of_port is not None else []
         lines += list_element("Adapter", facts, inner=inner)
-    return "\n".join([*lines, "</Devlist>"]) + "\n"
+    left_out = len(free) - len(free[:MOST_LUNS])
+    return list_document("Devlist", lines, left_out), left_out

@@ -3,7 +3,7 @@
 
 The call hides their disks and removes them again. Such a LUN stays in three cases:
 
-- This host or the pool knows the LUN.
+- This host or the pool knows the LUN. A direct LUN of this host, which a VM uses as it is, is neither hidden nor read.
 - Another call of relvmoiscsi works on the LUN.
 - The LUN came with a target port that has logged in meanwhile.
 """
@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
@@ -29,8 +30,8 @@ NODE_SECONDS = 3.0  #: for device nodes to appear after the scan
 
 
 def is_taken(scsi_id: str, pool: pool_records.PoolRecords, host_ref: str) -> bool:
-    """Return whether the pool uses the LUN, or this host has its root there. A used LUN is no clone."""
-    if pool_records.users_of(scsi_id, pool, here=host_ref):
+    """Return whether the pool uses the LUN, or this host: as a direct LUN, or for its root. A used LUN is no clone."""
+    if pool_records.users_of(scsi_id, pool, here=host_ref) or scsi_id in luns_of(THIS_HOST).values():
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 
@@ -52,7 +53,7 @@ class OtherLuns:
         # behind all adapters, because the next call may select other adapters
         disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
         self._addresses = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
-        self._known = {*hiding.ids_here(), *pool_records.ids_named(pool)}
+        self._known = {*hiding.ids_here(), *pool_records.ids_named(pool), *luns_of(THIS_HOST).values()}
 
     def hidden(self) -> ContextManager[None]:
         """Hide the disks of new LUNs from udev for the block."""

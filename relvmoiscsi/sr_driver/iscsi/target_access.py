@@ -22,11 +22,12 @@ from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.lun_opening import LunName, list_luns, open_lun
-from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo
+from relvmoiscsi.iscsi.lun_opening import LunName, TargetLuns, list_luns, open_lun
+from relvmoiscsi.iscsi.names import Credentials, Initiator
 from relvmoiscsi.iscsi.target_sessions import Targets, discover
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig
+from relvmoiscsi.sr_types import MOST_LUNS
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +53,10 @@ class Access(NamedTuple):
         asked = self.portals if portals is None else portals
         return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
 
-    def luns(self, deadline: Deadline) -> List[LunInfo]:
-        """Return the LUNs behind the target. Raises NotFound, Refused, OutOfTime."""
+    def luns(self, deadline: Deadline) -> TargetLuns:
+        """Return the first MOST_LUNS LUNs behind the target. Raises NotFound, Refused, OutOfTime."""
         iqn = self.config.target_iqn
-        return self.in_turn(lambda one: list_luns(self.portals, iqn, one, deadline, self.credentials))
+        return self.in_turn(lambda one: list_luns(self.portals, iqn, one, deadline, self.credentials, most=MOST_LUNS))
 
     def in_turn(self, try_by: Callable[[Initiator], Found]) -> Found:
         """Return the result of `try_by` with the first present interface through which a portal answers.

@@ -5,7 +5,7 @@ Orchestrators find targets and LUNs with these lists. Source: SM drivers/BaseISC
 docs/host.rst, "Lists on stderr".
 """
 
-from typing import Dict, Iterable, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -14,8 +14,9 @@ from relvmoiscsi.iscsi.target_sessions import ends_all, in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
-from relvmoiscsi.sr_driver.protocol import list_element
+from relvmoiscsi.sr_driver.protocol import list_document, list_element, said_left_out
 from relvmoiscsi.sr_driver.transport import MissingKey
+from relvmoiscsi.sr_types import MOST_LUNS
 
 
 def missing_key(access: Access, deadline: Deadline) -> MissingKey:
@@ -35,45 +36,34 @@ def missing_key(access: Access, deadline: Deadline) -> MissingKey:
             raise failures[0]
         text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
         asked = access.config.target, access.config.portals[0].port
-        return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
-    luns = lun_list(access.luns(deadline))
-    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", luns)
+        left_out = max(0, len(targets) - MOST_LUNS)
+        text += said_left_out(left_out, "target")
+        return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets[:MOST_LUNS], asked, left_out))
+    found = access.luns(deadline)
+    text = "The SCSIid (device-config:SCSIid) is missing." + said_left_out(found.left_out, "LUN")
+    return MissingKey(text, "ConfigSCSIid", lun_list(found.disks, found.left_out))
 
 
-def lun_list(luns: Sequence[LunInfo]) -> str:
+def lun_list(luns: Sequence[LunInfo], left_out: int = 0) -> str:
     """Return the XML of error 107: each SCSIid once, in the order of Linux's LUN numbers."""
     found: Dict[str, LunInfo] = {}
     for lun in sorted(luns, key=lambda lun: lun.kernel_number):
         if lun.scsi_id:
             found.setdefault(lun.scsi_id, lun)
-    return _document(
-        "iscsi-target",
-        "LUN",
-        (
-            (
-                ("vendor", lun.vendor),
-                ("serial", lun.serial),
-                ("LUNid", str(lun.kernel_number)),
-                ("size", str(lun.size_bytes)),
-                ("SCSIid", lun.scsi_id or ""),
-            )
-            for lun in found.values()
-        ),
-    )
+    lines: List[str] = []
+    for lun in found.values():
+        rows = [("vendor", lun.vendor), ("serial", lun.serial), ("LUNid", str(lun.kernel_number))]
+        lines += list_element("LUN", [*rows, ("size", str(lun.size_bytes)), ("SCSIid", lun.scsi_id or "")])
+    return list_document("iscsi-target", lines, left_out)
 
 
-def target_list(targets: Sequence[Tuple[Portal, str]], asked: Tuple[str, int]) -> str:
+def target_list(targets: Sequence[Tuple[Portal, str]], asked: Tuple[str, int], left_out: int = 0) -> str:
     """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal.
 
     `asked` is `target` of the device-config, perhaps with several addresses, and the port.
     """
-    rows = []
+    lines: List[str] = []
     for index, ((address, number), iqn) in enumerate([*targets, (asked, ANY_IQN)]):
         port = [("Port", str(number))] if number != DEFAULT_PORT else []
-        rows.append([("Index", str(index)), ("IPAddress", address), *port, ("TargetIQN", iqn)])
-    return _document("iscsi-target-iqns", "TGT", rows)
-
-
-def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:
-    lines = [line for row in rows for line in list_element(item, row)]
-    return "\n".join(['<?xml version="1.0" ?>', f"<{root}>", *lines, f"</{root}>"]) + "\n"
+        lines += list_element("TGT", [("Index", str(index)), ("IPAddress", address), *port, ("TargetIQN", iqn)])
+    return list_document("iscsi-target-iqns", lines, left_out)

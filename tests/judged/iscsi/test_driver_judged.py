@@ -48,7 +48,7 @@ class Calls:
 
 def scsi_id_at(tgt, credentials=NO_CREDENTIALS):
     me = Initiator("iqn.2026-01.test:looks")
-    (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, me, Deadline(60), credentials)
+    (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, me, Deadline(60), credentials).disks
     return lun.scsi_id
 
 

@@ -78,7 +78,7 @@ def test_luns_of_any_number_and_block_are_found(tgt, tmp_path):
         portals = [Portal("127.0.0.1", target.port)]
         found = discover(portals, ME, NONE, Deadline(600))
         assert found == {target.iqn: tuple(portals)}
-        found = list_luns(portals, target.iqn, ME, Deadline(600))
+        found = list_luns(portals, target.iqn, ME, Deadline(600)).disks
         listed = [(one.number, one.block_size, one.problem) for one in found]
         assert listed == [(1, 512, ""), (7, 512, ""), (300, 4096, "")]
         assert len({one.scsi_id for one in found}) == 3

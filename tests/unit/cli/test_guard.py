@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 from contextlib import contextmanager
 
@@ -505,6 +506,46 @@ def test_a_path_that_is_gone_behind_the_run_is_no_failure(lun, command, tmp_path
     monkeypatch.setattr(ImageFile, "write", write)
     ran = command("resignature", link, *YES, "--json", "--map-out", tmp_path / "map.json")
     assert ran.status == 0 and ran.json["state"] == "resignatured" and (tmp_path / "map.json").exists()
+
+
+@pytest.mark.parametrize("then", ["fifo", "/dev/null", "another image"])
+def test_a_path_is_followed_once_and_all_questions_go_to_the_device_there(then, lun, command, tmp_path, monkeypatch):
+    """t0 the command follows the path, t1 the owner of the directory exchanges the link. A FIFO would hang the test."""
+    os.mkfifo(str(tmp_path / "fifo"))
+    shutil.copy(lun, str(tmp_path / "another image"))
+    link, asked, opened, number = tmp_path / "link", set(), [], os.stat(lun).st_ino
+    link.symlink_to(lun)
+
+    def follow(path, flags, *more, real=os.open, **named):
+        descriptor = real(path, flags, *more, **named)
+        if path == str(link):
+            opened.append(flags)
+            link.unlink()
+            link.symlink_to(tmp_path / then)
+        return descriptor
+
+    def serial(disk):
+        asked.add(os.fstat(disk.descriptor).st_ino)
+        return "serial"
+
+    monkeypatch.setattr(os, "open", follow)
+    monkeypatch.setattr(live_scsi, "live_serial", serial)
+    ran = command("resignature", link, *YES, "--json")
+    assert (ran.status, ran.json["state"], opened, asked) == (0, "resignatured", [os.O_PATH | os.O_CLOEXEC], {number})
+    with ImageFile(lun, writable=False) as device:
+        assert engine.inspect(device).state == "resignatured"
+
+
+def test_lvm_is_told_of_the_disk_by_the_kernels_name_of_it(lun, command, root, tmp_path, monkeypatch):
+    """An LVM command of root would follow the caller's path once more."""
+    told, node = [], os.path.join(root, "dev/sdx")
+    os.mkdir(os.path.dirname(node))
+    shutil.copy(lun, node)
+    (tmp_path / "link").symlink_to(lun)
+    monkeypatch.setattr(live_scsi, "kernel_name", lambda _path, _host: "sdx")
+    monkeypatch.setattr(disk_source, "tell_lvm", lambda path, _run: told.append(path) or [])
+    assert command("resignature", tmp_path / "link", *YES).status == 0
+    assert told == [node]
 
 
 def test_what_a_target_calls_its_lun_is_no_command_of_a_shell(lun, command, has_scsi_id):

@@ -15,7 +15,7 @@ from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, if_clone, patched, tree
 from kit.streams import Terminal
-from relvmoiscsi.lun import answer, disk_source
+from relvmoiscsi.lun import disk_source
 from relvmoiscsi.lun import run as run_module
 
 NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use."
@@ -85,7 +85,7 @@ def test_show_the_dry_run_and_a_run_have_the_facts_of_the_lun_before(disk, comma
 
 
 def test_the_file_behind_a_loop_device_tells_it_from_another(nameless, command, monkeypatch):
-    monkeypatch.setattr(answer, "backing_file", lambda path: f"/images of/{path[-9:]}")
+    monkeypatch.setattr(disk_source, "backing_file", lambda path, _host: f"/images of/{os.readlink(path)[-9:]}")
     line = "device   no SCSIid, loop device of '/images of/clone.img', 57.5 MiB"
     for ran in (command("show", nameless), command("resignature", nameless, "--dry-run")):
         assert line in ran.out

@@ -6,6 +6,7 @@ The target watches the initiator at the same time, and fails the test for each r
 
 import random
 import re
+import threading
 
 import pytest
 
@@ -18,7 +19,7 @@ from kit.iscsi.proxy import Cut, CuttingProxy
 from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import LoginRefused, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, LoginRefused, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.iscsi import (
     Credentials,
     Initiator,
@@ -348,10 +349,35 @@ def test_a_discovery_goes_without_chap_first_and_with_it_after_a_refusal(chap, n
         assert target.count("connected") == logins
 
 
+def test_a_list_has_a_limit_and_what_is_left_out_is_counted_and_not_asked():
+    luns = [Lun(number) for number in range(30)]
+    with HostileTarget(luns) as target:
+        found = list_luns(portals_of(target), target.iqn, ME, Deadline(50), most=2)
+        with pytest.raises(NotFound) as missing:
+            open_lun(portals_of(target), target.iqn, ME, "3600a", False, Deadline(50)).__enter__()
+
+    assert ([one.number for one in found.disks], found.left_out) == ([0, 1], 28)
+    named = ", ".join(lun.scsi_id for lun in luns[:20])
+    assert f"there are {named} and 10 more." in missing.value.message
+
+
+def test_a_target_that_asks_for_a_logout_after_each_login_gets_some_logins_a_second(caplog):
+    """An array asks once, when it takes a controller out of service. Each login costs lines of the log."""
+    caplog.set_level("INFO")
+    storm = Quirk("asks for a logout", "done", acts.tell, {"event": 4}, kinds=(0x00, 0x12), times=None, name="storm")
+    with HostileTarget([Lun(0)], quirks=[storm]) as target:
+        end = threading.Timer(5, target.close)  # without a pause between the logins, no time passes here
+        end.start()
+        with pytest.raises(DeviceError), opened(target, target.luns[0].scsi_id, True, seconds=20.0) as device:
+            device.read([Range(0, 512)])
+        end.cancel()
+        assert target.count("connected") < 40 and len(caplog.messages) < 200
+
+
 def test_luns_are_listed_with_what_they_say_of_themselves():
     luns = [Lun(0), Lun(3, read_only=True), Lun(300, 1 << 21, block_size=4096), Lun(301, naa="", serial="S9")]
     with HostileTarget(luns) as target:
-        found = list_luns(portals_of(target), target.iqn, ME, Deadline(50))
+        found = list_luns(portals_of(target), target.iqn, ME, Deadline(50)).disks
 
     ids = [*(lun.scsi_id for lun in luns[:3]), "1HOSTILE_S9"]
     assert [(one.number, one.scsi_id) for one in found] == list(zip((0, 3, 300, 301), ids))
@@ -534,7 +560,7 @@ def test_a_lun_in_two_addressings_is_one_lun(number):
             for writable in (False, True):
                 with opened(target, name, writable, **more) as device:
                     assert device.info.number == number
-        assert len(list_luns(portals_of(target), target.iqn, ME, Deadline(50))) == 1
+        assert len(list_luns(portals_of(target), target.iqn, ME, Deadline(50)).disks) == 1
 
 
 def test_more_data_than_a_command_asks_for_is_told_as_that():

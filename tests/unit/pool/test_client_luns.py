@@ -169,7 +169,7 @@ class Listing:
 
 def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
     monkeypatch.setattr(lun_search, "MOST_IQNS", 3)
-    monkeypatch.setattr(lun_search, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
+    monkeypatch.setattr(lun_search, "listed", lambda failure, portal: ([PoolLun(portal.iqn, "", portal)], 0))
     monkeypatch.setattr(lun_search, "must_be_read", lambda _pool, _scsi_id: False)
     monkeypatch.setattr(lun_search, "classified", lambda _pool, lun: lun)
     pool = Listing(50000)
@@ -184,9 +184,9 @@ def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
 class ManyLuns(Listing):
     """A portal with two targets that list LUNs; each probe of a LUN fails."""
 
-    def __init__(self, count, iqns=2):
+    def __init__(self, count, iqns=2, left_out=""):
         super().__init__(iqns)
-        self.count = count
+        self.count, self.left_out = count, left_out
 
     def run(self, method, host, config, *more):
         if "SCSIid" in config:
@@ -195,7 +195,7 @@ class ManyLuns(Listing):
             return super().run(method, host, config, *more)
         first = self.count * int(config["targetIQN"].rpartition(":")[2])
         rows = "".join(f"<LUN><SCSIid>36{first + number:031x}</SCSIid></LUN>" for number in range(self.count))
-        raise PoolFailure("", ["SR_BACKEND_FAILURE_107", "", "", f"<iscsi-target>{rows}</iscsi-target>"])
+        raise PoolFailure("", ["SR_BACKEND_FAILURE_107", "", "", f"<iscsi-target{self.left_out}>{rows}</iscsi-target>"])
 
     def another(self):
         return self
@@ -244,6 +244,13 @@ def test_a_portal_with_many_luns_is_read_up_to_a_limit_and_the_rest_is_named(mon
     )
 
 
+@pytest.mark.parametrize("said, unread", [("61440", 1), ("0", 0), ("-3", 0), ("\u00b2", 0), ("9" * 5000, 0)])
+def test_what_a_driver_has_left_out_of_its_list_is_named(said, unread):
+    found = lun_search.find(ManyLuns(2, 1, f' left_out="{said}"'), pool_of({}), [ProbePortal("192.0.2.9")], 1)
+    problems = [lun.problem for lun in found if not lun.scsi_id]
+    assert len(problems) == unread and all(f"{said} LUNs of 'iqn.2000-01.a:0' were not read" in one for one in problems)
+
+
 def test_the_records_of_the_pool_are_read_as_often_for_many_luns_as_for_one():
     def reads(count):
         scsi_ids = {f"a {number}": f"36{number:031x}" for number in range(3)}
@@ -260,7 +267,7 @@ def test_a_portal_that_answers_slowly_has_one_budget_and_what_was_not_read_is_na
     now = [0.0]
     monkeypatch.setattr(lun_search, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(lun_search, "PORTAL_SECONDS", 300.0)
-    monkeypatch.setattr(lun_search, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
+    monkeypatch.setattr(lun_search, "listed", lambda failure, portal: ([PoolLun(portal.iqn, "", portal)], 0))
 
     def slow(self, *words):
         now[0] += 60 if words[2]["target"] == "192.0.2.9" else 0

@@ -78,8 +78,8 @@ class World(UdevWorld):
 def world(tmp_path, monkeypatch):
     world = World(tmp_path)
 
-    def live(path):
-        found = world.ids[os.path.basename(path)]
+    def live(disk):
+        found = world.ids[os.path.basename(disk.name)]
         return found() if callable(found) else found
 
     def drop_caches(names, deadline, host):

@@ -46,16 +46,16 @@ def disks(tmp_path, monkeypatch):
     """Files in the place of disks; what a LUN says of itself depends on the file's name."""
     host = Host(root=str(tmp_path))
     os.makedirs(host.at("dev"))
-    for name, content in (("sdb", b"a" * 4096), ("sdc", b"a" * 4096), ("sdd", b"b" * 4096)):
+    for name in ("sdb", "sdc", "sdd", "sdx", "sdy", "sdz"):
         with open(host.node(name), "wb") as file:
-            file.write(content)
+            file.write((b"b" if name == "sdd" else b"a") * 4096)
 
-    def ids(path):
-        if path.endswith("sdx"):
-            raise DeviceError(path, "read", 0, 4096, "Input/output error", 5)
-        if path.endswith("sdy"):
+    def ids(disk):
+        if disk.name.endswith("sdx"):
+            raise DeviceError(disk.name, "read", 0, 4096, "Input/output error", 5)
+        if disk.name.endswith("sdy"):
             return None
-        if path.endswith("sdz"):
+        if disk.name.endswith("sdz"):
             time.sleep(6000)
         return SCSI_ID
 
@@ -86,21 +86,31 @@ def test_the_page_cache_of_a_path_that_has_gone_is_nothing_to_drop(disks, caplog
     assert "sdb may be read from the page cache as it was before" in caplog.text
 
 
+class Disk(SparseDisk):
+    """A disk that this process has open."""
+
+    def __init__(self, name):
+        super().__init__(1 << 20, name=name)
+        self.disk = scsi.OpenDisk(name, 0)
+
+
 @pytest.mark.parametrize("is_dead, asked", [(False, ["sdb", "sdc"]), (True, ["sdb"])])
 def test_a_map_writes_to_no_path_that_is_another_lun(tmp_path, monkeypatch, is_dead, asked):
     """t0 the call looks and sdc is dead, t1 the original is mapped at its number, t2 multipathd takes sdc back."""
-    host, said, disk = Host(str(tmp_path)), [], SparseDisk(1 << 20, name=str(tmp_path / "dev/mapper/m"))
+    host, said, disk = Host(str(tmp_path)), [], Disk("/dev/mapper/m")
     files = {"dm-0/dm/uuid": "mpath-" + SCSI_ID, "dm-0/dm/name": "m", "dm-0/slaves/sdb/x": "", "dm-0/slaves/sdc/x": ""}
     files.update({"sdb/device/state": "running", "sdc/device/state": "offline" if is_dead else "running"})
     for name, text in files.items():
         (tmp_path / "sys/block" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sys/block" / name).write_text(text + "\n")
-    (tmp_path / "dev/mapper").mkdir(parents=True)
-    os.symlink("../dm-0", disk.name)
+    (tmp_path / "dev").mkdir()
+    for name in ("sdb", "sdc"):
+        (tmp_path / "dev" / name).touch()
+    monkeypatch.setattr(scsi, "kernel_name", lambda _path, _host: "dm-0")
 
-    def live_scsi_id(path):
-        said.append(os.path.basename(path))
-        return "3600of_the_original" if path == host.node("sdc") else SCSI_ID
+    def live_scsi_id(asked):
+        said.append(os.path.basename(asked.name))
+        return "3600of_the_original" if asked.name == host.node("sdc") else SCSI_ID
 
     monkeypatch.setattr(scsi, "live_scsi_id", live_scsi_id)
     monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
@@ -130,7 +140,7 @@ def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_w
     monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: SCSI_ID)
     monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
     monkeypatch.setattr(scsi, "live_size", lambda _path: 1 << 20)
-    device = NamedPath(SparseDisk(1 << 20, name="/dev/sdb"), (SCSI_ID, "serial"))
+    device = NamedPath(Disk("/dev/sdb"), (SCSI_ID, "serial"))
     device.write([Chunk(512, b"x" * 512)])
     device.flush()
     device.write([Chunk(512, b"z" * 512)])
@@ -147,10 +157,11 @@ def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_w
 def test_a_lun_that_has_become_smaller_is_not_written_and_a_batch_ends_with_the_size(monkeypatch):
     """The kernel has the size from when it found the disk. A LUN that has grown is gone on with."""
     size_bytes = 1 << 20
+    monkeypatch.setattr(scsi, "kernel_name", lambda _path, _host: "sdb")
     monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: SCSI_ID)
     monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
     monkeypatch.setattr(scsi, "live_size", lambda _path: size_bytes)
-    device = NamedPath(SparseDisk(size_bytes, name="/dev/sdb"), (SCSI_ID, "serial"))
+    device = NamedPath(Disk("/dev/sdb"), (SCSI_ID, "serial"))
     size_bytes = 1 << 21
     device.write([Chunk(512, b"x" * 512)])
     device.flush()

@@ -25,6 +25,7 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_at,
     scsi_id_of,
     scsi_id_of_disk,
+    serial_from_page_80,
 )
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import looking
@@ -41,6 +42,7 @@ NAA_5_OF_THE_PORT = bytes.fromhex("61 93 00 08  50 00 00 00 00 00 00 01".replace
 NAA_6_OF_THE_TARGET = bytes.fromhex("61 a3 00 10  60 00 00 00 00 00 00 00 00 00 00 00 00 00 00 02".replace(" ", ""))
 EUI_64 = bytes.fromhex("01 02 00 08  00 25 38 5a b1 c2 d3 e4".replace(" ", ""))
 T10 = b"\x02\x01\x00\x1c" + b"LIO-ORG clone:5ab1c2  d3e4\0\0"
+T10_ID = "1LIO-ORG_clone:5ab1c2_d3e4"
 VENDOR = b"\x02\x00\x00\x08" + b"SER 0042"
 PORT_GROUP = bytes.fromhex("01 15 00 04  00 00 00 07".replace(" ", ""))
 NOT_OF_THE_LUN = (NAA_5_OF_THE_PORT, NAA_6_OF_THE_TARGET, PORT_GROUP)
@@ -105,6 +107,51 @@ OLD_SYMMETRIX = bytes.fromhex("00 83 00 10  60 06 04 80 00 01 87 90 00 35 53 30 
 )
 def test_what_of_a_page_counts(page, expected):
     assert id_from_page_83(page, LIO) == expected
+
+
+OF_THE_PORT = b"\x01\x14\x00\xfa" + bytes(250)
+
+
+def padded(size):
+    """Designators of the port, of this size together."""
+    return b"\x01\x14\x00" + bytes([size - 4]) + bytes(size - 4)
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        pytest.param(padded(254 - 4 - 32 - 20), NAA_6_ID, id="all of the designator"),
+        pytest.param(padded(254 - 4 - 32 - 19), T10_ID, id="all but a byte"),
+        pytest.param(padded(254 - 4 - 32), T10_ID, id="nothing"),
+        pytest.param(OF_THE_PORT * 17, T10_ID, id="behind 4 KiB"),
+    ],
+)
+def test_each_reader_takes_what_scsi_id_reads_of_a_page(host, monkeypatch, before, expected):
+    """scsi_id reads 254 bytes, and a NAA behind these is better than the T10 id."""
+    page, asked = page_83(T10, before, NAA_6), set()
+    put(host, "sdc", {"device/vpd_pg83": page})
+
+    def answer(_disk, command, size):
+        asked.add(int.from_bytes(command[3:5], "big"))
+        return page[:size]
+
+    monkeypatch.setattr(scsi, "scsi_command", answer)
+    tasks = [Task(command) for command in looking.asking_names(bytes(8))]
+    for task, content in zip(tasks, (bytes(8) + LIO.vendor + LIO.model + b"1   ", page, b"")):
+        task.is_done, task.status = True, 0
+        task.moved = min(len(content), len(task.command.into))
+        task.command.into[: task.moved] = content[: task.moved]
+        asked.add(int.from_bytes(task.command.cdb[3:5], "big"))
+    in_session = looking.name_of(bytes(8), tasks).scsi_id
+    assert [in_session, scsi_id_of_disk("sdc", host), live_scsi_id(SDC), id_from_page_83(page, LIO)] == [expected] * 4
+    assert asked <= {254, 36}
+
+
+@pytest.mark.parametrize("size, is_id", [(231, True), (232, False), (255, False)])
+def test_a_serial_number_that_is_too_long_for_scsi_id_gives_no_id(size, is_id):
+    page = b"\x00\x80\x00" + bytes([size]) + b"x" * size
+    assert id_from_page_80(page, LIO) == ("SLIO-ORG_clone_" + "x" * size if is_id else None)
+    assert len(serial_from_page_80(page)) == min(size, 250)
 
 
 def test_without_page_83_the_id_is_vendor_model_and_serial_number():
@@ -212,6 +259,9 @@ def test_what_is_not_there_and_what_does_not_read_are_other_answers_than_no_id(h
 # --- now
 
 
+SDC = scsi.OpenDisk("/dev/sdc", 0)
+
+
 class Answers(dict):
     """What a LUN answers to INQUIRY: its pages, and the data without one. It refuses a page that it has not."""
 
@@ -245,13 +295,13 @@ def test_a_lun_gives_the_id_now_that_the_kernel_has_found(lun, host, page, expec
     pages = {f"device/vpd_pg{number:x}": lun.get(number, b"") for number in (0x80, 0x83)}
     put(host, "sdc", {"device/vendor": b"QEMU    \n", "device/model": b"QEMU HARDDISK   \n", **pages})
 
-    assert live_scsi_id("/dev/sdc") == scsi_id_of_disk("sdc", host) == expected
+    assert live_scsi_id(SDC) == scsi_id_of_disk("sdc", host) == expected
 
 
 def test_vendor_and_model_are_read_as_the_kernel_reads_them(lun):
     lun["standard"] = lun["standard"][:8] + b"QE\x01MU\0??" + b"HARD\xe9DISK       " + b"2.5+"
 
-    assert live_scsi_id("/dev/sdc") == "SQE_MU_HARD_DISK_S42"
+    assert live_scsi_id(SDC) == "SQE_MU_HARD_DISK_S42"
 
 
 @pytest.mark.parametrize("changed", [{"standard": None}, {"standard": b"\0\0\5"}, {"standard": b"\x7f" + bytes(35)}])
@@ -259,13 +309,13 @@ def test_a_lun_that_is_not_there_any_more_though_its_port_answers_is_not_another
     lun.update(changed)
 
     with pytest.raises(DeviceError, match="no LUN is mapped there any more"):
-        live_scsi_id("/dev/sdc")
+        live_scsi_id(SDC)
 
 
 def test_a_lun_without_a_serial_number_has_no_id(lun):
     del lun[0x80]
 
-    assert live_scsi_id("/dev/sdc") is None
+    assert live_scsi_id(SDC) is None
 
 
 BUSY, FULL = (8, 0, 0, 0), (0x28, 0, 0, 0)
@@ -274,7 +324,7 @@ GOOD = (0, 0, 0, 0)
 
 
 @pytest.fixture
-def kernel(monkeypatch, tmp_path):
+def kernel(monkeypatch):
     """The end of SG_IO: a list of (status, sense key, code, qualifier); the last one for ever. A clock that obeys."""
     said, clock = [], Clock()
 
@@ -286,15 +336,14 @@ def kernel(monkeypatch, tmp_path):
 
     monkeypatch.setattr(scsi.fcntl, "ioctl", ioctl)
     monkeypatch.setattr(scsi, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
-    (tmp_path / "sdc").touch()
     return said
 
 
 @pytest.mark.parametrize("passing", [[BUSY], [FULL, BUSY], [NOT_READY] * 9, [ATTENTION] * 3])
-def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, tmp_path, passing):
+def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, passing):
     kernel.extend([*passing, GOOD])
 
-    assert scsi.scsi_command(str(tmp_path / "sdc"), bytes(6), 8) == bytes(8)
+    assert scsi.scsi_command(SDC, bytes(6), 8) == bytes(8)
     assert kernel == [GOOD]
 
 
@@ -310,25 +359,25 @@ def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, tmp_path, passing
         ((0x18, 0, 0, 0), "reserved by another host"),
     ],
 )
-def test_a_question_that_fails_is_told_as_what_it_is_and_never_as_no_answer(kernel, tmp_path, end, words):
+def test_a_question_that_fails_is_told_as_what_it_is_and_never_as_no_answer(kernel, end, words):
     kernel.append(end)
 
     with pytest.raises(DeviceError, match=words):
-        scsi.live_scsi_id(str(tmp_path / "sdc"))
+        scsi.live_scsi_id(SDC)
 
 
 @pytest.mark.parametrize("refusal", [(2, 5, 0x24, 0), (2, 5, 0x20, 0)])
-def test_a_page_that_a_lun_has_not_is_none(kernel, tmp_path, refusal):
+def test_a_page_that_a_lun_has_not_is_none(kernel, refusal):
     kernel.append(refusal)
 
-    assert scsi.live_page(str(tmp_path / "sdc"), 0x83) is None
+    assert scsi.live_page(SDC, 0x83) is None
 
 
 ROWS = [(key, code or 0, qualifier or 0) for key, code, qualifier in commands.MEANINGS]
 
 
 @pytest.mark.parametrize("sense", ROWS, ids="{0[0]:x}/{0[1]:02x}/{0[2]:02x}".format)
-def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_path, sense):
+def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, sense):
     """The same LUN by the two ways on which a name is asked for: iSCSI in user space, and SG_IO."""
     kernel.append((2, *sense))
     data = bytes([0x72, *sense])
@@ -337,7 +386,7 @@ def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_pat
         task.is_done, task.status, task.sense = True, 2, data
     in_session = looking.name_of(bytes(8), tasks)
     try:
-        scsi.scsi_command(str(tmp_path / "sdc"), bytes(6), 8)
+        scsi.scsi_command(SDC, bytes(6), 8)
         by_kernel = ""
     except DeviceError as error:
         by_kernel = str(error)

@@ -72,7 +72,7 @@ class World(MappedHost):
         monkeypatch.setattr(guard, "lvm_locks", lambda names, **more: lvm_locks(names, self.lvm_directory, **more))
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: CLONE)
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: "")
-        monkeypatch.setattr(paths.scsi, "live_size", os.path.getsize)
+        monkeypatch.setattr(paths.scsi, "live_size", lambda disk: os.path.getsize(disk.descriptor))
         monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
         monkeypatch.setattr(users, "Hosts", lambda _xapi: {})
         monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: Use((), ()))

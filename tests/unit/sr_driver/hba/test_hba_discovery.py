@@ -507,6 +507,43 @@ def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_
     assert host.switches() == {}
 
 
+def direct(host):
+    """The administrator has given the other LUN to a VM as it is."""
+    config = Path(host.world.host.config)
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(f"[direct]\ndatabase-log = {OTHER}\n", encoding="ascii")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_direct_lun_is_not_hidden_and_stays_also_where_its_line_is_new(host, is_late):
+    """Its paths were away. A VM could not start without the LUN."""
+    if is_late:
+        host.meanwhile = lambda: direct(host)
+    else:
+        direct(host)
+    host.mapped = [MINE, THEIRS]
+    host.hold(is_new=True)
+    assert host.done == locked(SCAN) and all((OTHER in ids) is not is_late for ids in host.hides.values())
+
+
+def test_a_call_for_a_direct_lun_is_refused_though_the_pool_has_no_vdi_of_it_yet(host):
+    direct(host)
+    host.has(*THEIRS)
+    xapi = Xapi("lvmohba", CLONE)
+    call = Call("sr_create", {"SCSIid": OTHER}, host_ref=xapi.create("host"))
+    with pytest.raises(Refused, match="the direct LUN database-log .*`relvmoiscsi direct remove database-log`"):
+        named_lun(call, HbaConfig(call.device_config), xapi, Deadline(50, Clock()), 0.0)
+    assert host.done == host.asked == []
+
+
+def test_the_search_for_a_lun_at_another_number_reads_no_direct_lun(host):
+    direct(host)
+    host.has(*THEIRS)
+    with pytest.raises(NotFound):
+        host.hold()
+    assert {"sda", "sdb"} <= set(host.asked) and "sdd" not in host.asked
+
+
 # --- the list
 
 
@@ -539,6 +576,15 @@ def test_the_list_has_what_a_scan_brings_and_that_goes_again_also_where_udev_is_
     assert answer.sm_key == "ConfigSCSIid" and said in str(answer)
     assert is_late or ids == [CLONE], "the LUN of an SR of the pool is left out"
     assert (lister.done, settled) == (locked(SCAN, GOES), ["sdc"])
+
+
+def test_a_direct_lun_is_neither_listed_nor_read_nor_removed(lister):
+    direct(lister)
+    lister.mapped = [MINE, THEIRS]
+
+    assert lister.list()[1] == [CLONE]
+    assert "sdc" in lister.asked and "sdd" not in lister.asked
+    assert lister.done == locked(SCAN, GOES)
 
 
 def test_a_lun_in_the_place_of_one_of_the_pool_is_in_the_list_and_a_disk_that_is_dead_is_as_it_was(lister):

@@ -151,7 +151,7 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
 @pytest.mark.parametrize("lists", [False, True], ids=["a probe", "a list"])
 def test_a_call_that_is_told_to_end_at_any_step_leaves_no_lun_that_its_scan_has_brought(make_host, monkeypatch, lists):
     """It did, and showed them to LVM."""
-    monkeypatch.setattr(missing, "device_list", lambda *_: "")
+    monkeypatch.setattr(missing, "device_list", lambda *_: ("", 0))
     first = make_host("undisturbed")
     steps = first.steps_of(first.list if lists else partial(first.call, False))
     assert {"scan", "take_away", "forget"} <= set(steps)

@@ -7,6 +7,7 @@ import pytest
 
 from kit.hba_world import SCSI_ID, SERIAL, HbaWorld
 from relvmoiscsi.host.hba.adapters import adapters, disks
+from relvmoiscsi.sr_driver.hba import missing
 from relvmoiscsi.sr_driver.hba.missing import device_list
 
 OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -19,7 +20,7 @@ def world(tmp_path):
 
 def listed(world, is_used=lambda _: False, driver="any"):
     found = adapters(driver, world.host)
-    xml = device_list(disks(found, world.host), found, is_used, {"fcoe": "FCoE & <VN2VN>"}.get, world.host)
+    xml, _left_out = device_list(disks(found, world.host), found, is_used, {"fcoe": "FCoE & <VN2VN>"}.get, world.host)
     return ElementTree.fromstring(xml)
 
 
@@ -57,6 +58,15 @@ def test_an_adapter_that_is_no_port_is_listed_without_and_one_of_iscsi_says_who_
 
     assert adapter.find("fc_host") is None and dict(fields(adapter))["manufacturer"] == "Unknown"
     assert who is None or fields(adapter.find("iscsi_host")) == who
+
+
+def test_a_list_of_disks_has_a_limit_and_says_what_is_left_out(world, monkeypatch):
+    monkeypatch.setattr(missing, "MOST_LUNS", 1)
+    world.lun("1:0:0:7", "sdc", scsi_id=OTHER, serial="other")
+    found = adapters("any", world.host)
+    xml, left_out = missing.device_list(disks(found, world.host), found, lambda _: False, str, world.host)
+    document = ElementTree.fromstring(xml)
+    assert (len(document.findall("BlockDevice")), document.get("left_out"), left_out) == (1, "1", 1)
 
 
 def test_luns_of_srs_and_disks_without_an_id_are_left_out(world):

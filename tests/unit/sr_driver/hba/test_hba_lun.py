@@ -227,7 +227,7 @@ def test_the_paths_to_the_controller_that_owns_the_lun_come_first(world, monkeyp
 class Opened:
     """A path, open until the end of its block."""
 
-    size_bytes, block_size, physical_block_size, objection = 1 << 20, 512, 512, None
+    size_bytes, block_size, physical_block_size, objection, disk = 1 << 20, 512, 512, None, None
 
     def __init__(self, node, said):
         self.name, self.fence, self._said = node, Fence(node), said

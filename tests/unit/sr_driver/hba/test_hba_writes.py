@@ -69,7 +69,7 @@ class World:
         monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)  # another run may look up the file just then
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
-        monkeypatch.setattr(paths.scsi, "live_size", os.path.getsize)
+        monkeypatch.setattr(paths.scsi, "live_size", lambda disk: os.path.getsize(disk.descriptor))
         monkeypatch.setattr(users, "read_pool", lambda _xapi: self.pool())
         monkeypatch.setattr(users, "Hosts", lambda _xapi: self.hosts)
         monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: Use((), ()))

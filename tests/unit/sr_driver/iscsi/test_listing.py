@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The lists of errors 96 and 107; test_driver.py has their bytes."""
 
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
 from kit.iscsi.lun import address_of
-from relvmoiscsi.iscsi import LunInfo, Portal
+from relvmoiscsi.deadline import NO_DEADLINE
+from relvmoiscsi.iscsi import LunInfo, Portal, TargetLuns
 from relvmoiscsi.iscsi.faults import Violation
 from relvmoiscsi.iscsi.target_sessions import MAX_PORTALS, targets_in
 from relvmoiscsi.iscsi.text_keys import MAX_KEYS
-from relvmoiscsi.sr_driver.iscsi.unnamed import lun_list, target_list
+from relvmoiscsi.sr_driver.iscsi.unnamed import lun_list, missing_key, target_list
 
 
 def facts(number, scsi_id):
@@ -97,6 +99,23 @@ def test_what_is_left_out_has_one_line_in_the_log(bad, caplog):
     assert found == {"iqn.a:1": (Portal("10.0.0.5"),)}
     (line,) = caplog.messages
     assert "50 names and addresses were left out" in line and len(line) < 500
+
+
+def test_a_list_of_luns_has_a_limit_and_the_error_says_what_is_left_out(monkeypatch):
+    luns = TargetLuns([facts(1, "3600a"), facts(2, "3600b")], 61440)
+    access = SimpleNamespace(config=SimpleNamespace(target_iqn="iqn.a"), luns=lambda _deadline: luns)
+    error = missing_key(access, NO_DEADLINE)
+    assert "The list leaves out 61440 LUNs: it has at most 4096." in error.message
+    assert ElementTree.fromstring(error.xml).attrib == {"left_out": "61440"} and len(rows(error.xml)[1]) == 2
+
+
+def test_a_list_of_targets_has_a_limit_too():
+    targets = {f"iqn.a:{number}": (Portal("10.0.0.5"),) for number in range(4098)}
+    config = SimpleNamespace(target_iqn="", target="10.0.0.5", portals=[Portal("10.0.0.5")])
+    access = SimpleNamespace(config=config, portals=config.portals, discovered=lambda *_: targets)
+    error = missing_key(access, NO_DEADLINE)
+    assert "The list leaves out 2 targets: it has at most 4096." in error.message
+    assert ElementTree.fromstring(error.xml).attrib == {"left_out": "2"} and len(rows(error.xml)[1]) == 4097
 
 
 def test_each_scsi_id_is_once_and_they_come_by_number():
