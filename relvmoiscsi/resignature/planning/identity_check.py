@@ -26,7 +26,7 @@ def identities(lun: Lun) -> Dict[str, str]:
     }
     for volume in lun.volumes:
         found[dashed(volume.lv.id)] = "id of " + volume.name.text
-        for uuid in volume.uuids:
+        for uuid in (*volume.uuids, *(parent.uuid for parent in volume.named)):
             found.setdefault(uuid, "UUID in " + volume.name.text)
     if lun.mgt:
         found.setdefault(lun.mgt.sr_uuid, "SR UUID in MGT")
@@ -65,7 +65,7 @@ def foreign_identities(lun: Lun) -> List[str]:
     for offset in lun.mgt.unread if lun.mgt else ():
         found.append(f"The MGT record at byte {offset} does not read.")
     for volume in lun.volumes:
-        if volume.disputed:
+        if volume.named:
             found.append(f"Header and locators of {volume.name.text} name different parents.")
         for uuid in volume.uuids:
             if uuid not in known:
@@ -187,14 +187,16 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
     found = [f"Logical volume {name} has another {', '.join(others)} than expected."] if others else []
     if volume.parent is not None:
         parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
-        found += _expect(f"The parent of {name}", _parent(other.parent), _parent(parent))
+        for one in other.named or (other.parent,):
+            found += _expect(f"The parent of {name}", _parent(one), _parent(parent))
     content = volume.content
     if isinstance(content, CbtLog):
         content = cbt.renamed(content, ids.uuids)
     if other.content is content:
         return found
-    wanted = _shape(content, volume.disputed)
-    return found + _alike(f"The content of {name}", _shape(other.content, volume.disputed), wanted)
+    is_disputed = bool(volume.named)
+    wanted = _shape(content, is_disputed)
+    return found + _alike(f"The content of {name}", _shape(other.content, is_disputed), wanted)
 
 
 def _parent(parent: Optional[ParentName]) -> str:
