@@ -14,6 +14,7 @@ from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_
 from relvmoiscsi.formats.lvm.vg import text_without_tags
 from relvmoiscsi.formats.naming import ParentName
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
+from relvmoiscsi.resignature.reading.contradictions import verify_resignatured
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 
@@ -219,7 +220,10 @@ def _shape(content: Content, disputed: bool) -> object:
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
-    """Raises Refused unless `after`, the result of a plan, is `before` under new ids with SM's work finished."""
+    """Raises Refused unless `after`, the result of a plan, is `before` under new ids with SM's work finished.
+
+    Raises FormatError as `verify_resignatured`.
+    """
     settled = before.settled()
     problems = differences(settled, after, ids) + shared_identities(before, after)
     if after.work is not None:
@@ -228,3 +232,4 @@ def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
         problems += shared_identities(settled, after)
     if problems:
         raise Refused("The planned result does not check: {}".format(" ".join(problems[:5])), sm_key="MetadataError")
+    verify_resignatured(after)

@@ -307,7 +307,7 @@ REFUSED = [
     Row([CONTENTS, HEADERS], (partial(at_label, 24, bytes(8)),), EITHER, "", state=engine.DAMAGED, error=FormatError),
     Row(DONE, (lvm,), [undo], "LVM has changed the volume group", ["two areas"], state=engine.RESIGNATURED),
     *[Row(DONE, (partial(identity_in, kind),), [undo], "has changed since the resignature", EVERYTHING[:1], state=state)
-      for kind, state in (("mgt", engine.RESIGNATURED), ("cbt", engine.RESIGNATURED), ("vhd", engine.DAMAGED),
+      for kind, state in (("mgt", engine.DAMAGED), ("cbt", engine.RESIGNATURED), ("vhd", engine.DAMAGED),
                           ("qcow2", engine.DAMAGED))],
     Row(DONE, (no_journal,), [undo], "LVM has reclaimed the space of the journal", state=engine.RESIGNATURED),
     Row(DONE, (old_text,), [undo], "", error=FormatError, state=engine.RESIGNATURED),
