@@ -282,7 +282,7 @@ def _only_pv(vg: TextSection) -> TextSection:
     if len(pvs) != 1:
         segments = [segment for lv in _lv_sections(vg) for segment in lv.sections.values()]
         stripes = [segment.assignments["stripes"].values for segment in segments if "stripes" in segment.assignments]
-        used = {pv.name for pv in pvs if any(pv.name in values for values in stripes)}
+        used = set(chain.from_iterable(stripes)).intersection(pv.name for pv in pvs)
         advice = _EXTENDED if len(used) > 1 else _REDUCED
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
         error = Unsupported(f"Volume group {vg.name}", vg.where, problem)
@@ -344,7 +344,11 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
 
 
 def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
-    """Reports a defect for an extent that is not on the PV, for an extent of two LVs, and for an id of two LVs."""
+    """Reports a defect for an extent that is not on the PV, and for an id of two LVs.
+
+    Raises Malformed for an extent of two LVs: nobody can tell whose bytes those are. And thousands of volumes on the
+    same extents would take a read of the LUN each.
+    """
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
     free_from, before = 0, ""
     for first, end, name in taken:
@@ -353,7 +357,7 @@ def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
             on_defect(Malformed(f"Logical volume {name}", where, problem))
         if first < free_from:
             problem = f"it overlaps {before} at extent {first}"
-            on_defect(Malformed(f"Logical volume {name}", where, problem))
+            raise Malformed(f"Logical volume {name}", where, problem)
         free_from, before = end, name
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:
