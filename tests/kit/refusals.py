@@ -360,6 +360,17 @@ ROWS = {
     "raw volume renamed OLD_": unsupported(lun(named("LV-OLD_" + GONE)), "LV-OLD_" + GONE),
     "LV of another type": unsupported(text('type = "striped"', 'type = "thin"'), "Logical volume MGT", "is not linear"),
     "striped LV": unsupported(text("stripe_count = 1", "stripe_count = 2"), "segment1 is not linear"),
+    "reshaped LV": unsupported(text("stripe_count = 1", "stripe_count = 1\nreshape_count = 2"), "is not linear"),
+    "profile of a VG without a name": malformed(text("max_lv =", 'profile = ""\nmax_lv ='), "reads no profile ''"),
+    "profile of an LV with a path": malformed(
+        text("segment_count = 1", 'profile = ["a/b"]\nsegment_count = 1'), "volume MGT", "reads no profile 'a/b'"
+    ),
+    "LV that is locked, and a VG without an owner": unsupported(
+        text("flags = []\ncreation", 'flags = ["WRITE_LOCKED"]\ncreation'), "MGT has the flag WRITE_LOCKED"
+    ),
+    "VG that is locked, and has no owner": unsupported(
+        text('"WRITE"]\nflags = []', '"WRITE"]\nflags = ["WRITE_LOCKED"]'), "has the flag WRITE_LOCKED"
+    ),
     "no contents": unsupported(text("Text Format Volume Group", "Text"), TEXT_OF_NO_VG),
     "another version": unsupported(text("\nversion = 1", "\nversion = 2"), TEXT_OF_NO_VG),
     "two VGs": malformed(text("# Generated", "vg1 {\n}\n# Generated"), "these volume groups", "vg1", "expected one"),
