@@ -20,6 +20,7 @@ from kit.cuts import (
 from kit.damage import DAMAGES
 from kit.forged_record import NO_SR, UNKNOWN_SR, forge_journal, forge_record, forge_run
 from kit.outcome import Unguarded, opened
+from kit.reader import device_ranges, read_sr
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import RESIGNATURE, UNDO, AlreadyDone, OneVdiRequest, Prepared
@@ -444,13 +445,22 @@ RUNS = [resignature_as_a_driver, resignature_of_a_command, plan_of_a_command, re
 ALL_DONE = done(image("everything"))
 
 
+def name_another_sr_in_mgt(disk):
+    vg = read_sr(disk).vg
+    (part,) = device_ranges(vg, vg.lv("MGT"), 0, 2048)
+    disk.poke(part.offset, disk.peek(*part).replace(sr_of(disk).encode(), sr_of(image("everything")).encode()))
+
+
+CHANGED = {**DAMAGES, "MGT, which names the original's SR": name_another_sr_in_mgt}
+
+
 @pytest.mark.parametrize("work", RUNS)
-@pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("what", CHANGED)
 def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_every_caller(what, work):
     """A label that says "done" is believed only of a LUN whose other metadata reads."""
     lun, caller = ALL_DONE.copy(), Caller()
     assert isinstance(work(lun.copy(), Caller()), (AlreadyDone, engine.Inspection))
-    DAMAGES[what](lun)
+    CHANGED[what](lun)
     disk = lun.copy()
 
     if work is recover_dry:
