@@ -77,6 +77,7 @@ from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.contradictions import verify_resignatured
 from relvmoiscsi.resignature.reading.left_behind import no_volume, settle
 from relvmoiscsi.resignature.reading.lun_contents import CHECK_ORIGINAL, TAKE_WHOLE, Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
@@ -330,12 +331,17 @@ def _done_before(
     try:
         with telling(device, label, request._replace(again=True)):
             content = survey.read_lun(device, label)
+        if not earlier_run.has_new_ids(record, content):
+            log.info("%s: the label says that the LUN was resignatured, and PV and VG have other ids", device.name)
+            return None
+        try:
+            verify_resignatured(content)
+        except FormatError as error:
+            tell(error, device.name, unsolved(error), request)
+            raise
     except FormatError as error:
         error.message += f" {device.name} was resignatured before, and was damaged after that."
         raise
-    if not earlier_run.has_new_ids(record, content):
-        log.info("%s: the label says that the LUN was resignatured, and PV and VG have other ids", device.name)
-        return None
     earlier_run.verify_same_lun(device.name, record, request.scsi_id)
     return AlreadyDone(content, earlier_run.run_or_none(device, record, label, content.sr_uuid))
 

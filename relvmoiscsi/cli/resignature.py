@@ -76,6 +76,9 @@ def add_resignature(make: Maker) -> None:
 
 _WHY = {
     proposals.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
+    proposals.OF_UNKNOWN_LUN: (
+        "{} holds an interrupted resignature that did not know the SCSIid of its LUN; this run rolls it back first."
+    ),
     proposals.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
     proposals.BEFORE_COMMIT: (
         "{} holds a resignature that was interrupted before its commit; this run rolls it back first."

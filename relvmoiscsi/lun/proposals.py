@@ -8,7 +8,8 @@ from relvmoiscsi.engine import RESIGNATURE, UNDO, EarlierRun, Lun, Prepared, Res
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
 
 #: why an interrupted run does not end as the run that is requested
-OF_A_COPY, OTHER_VDIS, BEFORE_COMMIT = "of a copy", "other VDIs", "before its commit"
+OF_A_COPY, OF_UNKNOWN_LUN = "of a copy", "of an unknown LUN"
+OTHER_VDIS, BEFORE_COMMIT = "other VDIs", "before its commit"
 
 
 class Proposal:
@@ -45,10 +46,13 @@ class Recovery(Proposal):
         self.earlier, self.is_undo = earlier, earlier.commit_record.kind == UNDO
         self.unfit = ""  #: why the interrupted run does not end as the run that is requested; "" where it does
         if request is not None:
-            if not self.is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
+            is_of_this_lun = self.is_undo or request.scsi_id in (None, run.scsi_id)
+            if not is_of_this_lun and run.scsi_id is not None:
                 self.unfit = OF_A_COPY
             elif goes_back:
                 self.unfit = BEFORE_COMMIT
+            elif not is_of_this_lun:  # finished, its record would not say that it was made for this LUN
+                self.unfit = OF_UNKNOWN_LUN
             elif not self.is_undo and not fits(run, request.one):
                 self.unfit = OTHER_VDIS
         #: why the run is rolled back; "" for a run that is finished. One VDI is not undone after the commit

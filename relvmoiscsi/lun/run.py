@@ -12,8 +12,8 @@ The step of `resignature` for each state of the LUN:
     a run interrupted before its commit                         roll back, then a new run
     a run interrupted after its commit                          finish, with the ids on the LUN, unless the pool has its
                                                                 SR on another LUN
-    the same, and the LUN is a copy of the run's LUN,
-    or the run keeps other VDIs than requested                  finish and undo, then a new run
+    the same, and the LUN is a copy of the run's LUN, or may
+    be one, or the run keeps other VDIs than requested          finish and undo, then a new run
     the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
     an interrupted run that `recover` cannot end                the refusal of `recover`
     an interrupted undo                                         Unfinished: a person must say what is wanted. Only the
@@ -38,6 +38,7 @@ from relvmoiscsi.engine import (
     EarlierRun,
     Inspection,
     Lun,
+    Prepared,
     ResignatureRequest,
     Result,
     is_of_another_lun,
@@ -317,6 +318,7 @@ def resignature(
     `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of the caller's functions.
     """
     recovered, finished = "", None  # type: str, Optional[CompletedRun]
+    prepared: Union[Prepared, AlreadyDone, None] = None
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished:
@@ -325,10 +327,12 @@ def resignature(
             if earlier.commit_record.kind == UNDO and not recovers_undo:
                 raise  # before anybody is asked: nothing was written, and no answer would change that
             recovered, finished = _recover_first(lun, entropy, consent, request, earlier)
-            if finished is not None:  # what is wanted is done, if the LUN says so
-                request = request._replace(again=False, scsi_id=earlier.journal.run.scsi_id)
         with _since(recovered):
-            prepared = engine.prepare(lun.device, entropy, request)
+            if earlier is not None and finished is not None:  # what is wanted is done, if the LUN says so
+                of_run = request._replace(again=False, scsi_id=earlier.journal.run.scsi_id)
+                prepared = engine.prepare(lun.device, entropy, of_run)
+            if not isinstance(prepared, AlreadyDone):
+                prepared = engine.prepare(lun.device, entropy, request)
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             _verify_finished(lun, prepared.sr_uuid)

@@ -8,9 +8,9 @@ compare        whether two LUNs share no identity and differ in nothing else, by
 The rooms, in the order of a run:
 
 reading        request (of the caller); survey (label and VG), volumes (images, saved VM records), read_cache,
-               lun_contents (the values), lun_notes, contradictions (MGT against the volumes), way_out (a command
-               against a defect); left_behind (what goes with an unreadable VDI); sm_journals (SM's rules for its
-               unfinished work), sm_work (volumes and records under change)
+               lun_contents (the values), lun_notes, contradictions (MGT against the volumes; a resignatured LUN names
+               no other SR), way_out (a command against a defect); left_behind (what goes with an unreadable VDI);
+               sm_journals (SM's rules for its unfinished work), sm_work (volumes and records under change)
 planning       new_ids (derived or chosen); selection (all VDIs, or one); run_plan, volume_writes (inside volumes);
                identity_check (each identity is new, nothing else differs), plan_check (the plan, read back in memory)
 merge          a leaf and its parents become one image: vdi_choice (which VDI), strategy (costs, extents), compact

@@ -14,6 +14,7 @@ from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run, joined
 from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.contradictions import verify_resignatured
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -90,6 +91,8 @@ def compare(
         if found is not None and found.phase != DONE:
             raise cut_run.cut(each, found)
     contents, after = survey.read_contents(cache, original_label), survey.read_lun(clone_cache, label)
+    if earlier_run.has_new_ids(record, after):
+        verify_resignatured(after)
     lacks_mgt = after.mgt is None and contents.mgt is not None  # an administrator has removed a damaged MGT volume
     if lacks_mgt:
         contents = contents.without([contents.volume(naming.MGT)])._replace(mgt=None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The state of a device: no SR, or an SR that is clean, unfinished, resignatured or damaged, with each defect. Pure."""
 
-from typing import NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.arguments import DEVICE, TEXTS, promised
 from relvmoiscsi.device import Device
@@ -21,7 +21,7 @@ from relvmoiscsi.resignature.problems import Problems, read_problems, tell, unso
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.contradictions import contradictions
+from relvmoiscsi.resignature.reading.contradictions import contradictions, verify_resignatured
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -94,6 +94,11 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
         return _damaged(device, problems, words, is_again)
     lun = settle(problems.lun)
     state = state_of(record, lun)
+    if state == RESIGNATURED:
+        defects: List[FormatError] = []
+        verify_resignatured(lun, defects.append)
+        if defects:
+            return _damaged(device, unsolved(*defects)._replace(lun=problems.lun), words, is_again=True)
     found = Inspection(state, lun, contradictions=contradictions(lun))
     if record is not None and record.kind == RESIGNATURE and state == CLEAN:
         return found._replace(unproven=_unproven(device.name))

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _WHY = {
     proposals.OF_A_COPY: "rolling the run back, because this LUN is a copy of the run's LUN",
+    proposals.OF_UNKNOWN_LUN: "rolling the run back, because the SCSIid of the run's LUN is not known",
     proposals.OTHER_VDIS: "rolling the run back, because the run leads to other VDIs",
     proposals.BEFORE_COMMIT: "rolling the run back, because the run was cut before its commit",
 }

@@ -279,7 +279,7 @@ ROWS = {
     ),
     # the label
     "label CRC": bad_checksum(poked(LABEL + 100, b"\7"), "LVM label at byte 512 of"),
-    "no metadata area": unsupported(label(104, bytes(16)), "it lists 0 metadata areas"),
+    "no metadata area": unsupported(label(104, areas()), "it lists 0 metadata areas"),
     "three metadata areas": unsupported(label(104, areas(4096, 2 << 20, 3 << 20)), "it lists 3 metadata areas"),
     "area list that LVM ends earlier": malformed(
         label(104, areas(4096, 0, 8192)),
@@ -295,6 +295,12 @@ ROWS = {
     "label of another PV": malformed(label(32, b"x" * 32), "byte 512", "not the one in the metadata text"),
     "no PV id": other(label(32, bytes(32)), "is not an LVM id"),
     "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 864", "in use by something else"),
+    "list of areas behind an extension of version 0": unsupported(
+        label(136, struct.pack("<II", 0, 0) + 13 * struct.pack("<QQ", 1 << 20, 4096)), "its extension has version 0"
+    ),
+    "no room for a commit record behind the extension of today": unsupported(
+        label(104, areas(*range(1 << 20, 15 << 20, 1 << 20))), "leave no room for a commit record"
+    ),
     "lists in the place of the commit record": unsupported(
         label(144, b"\1" * 288 + bytes(16)), "its lists leave no room for a commit record"
     ),
@@ -354,6 +360,17 @@ ROWS = {
     "raw volume renamed OLD_": unsupported(lun(named("LV-OLD_" + GONE)), "LV-OLD_" + GONE),
     "LV of another type": unsupported(text('type = "striped"', 'type = "thin"'), "Logical volume MGT", "is not linear"),
     "striped LV": unsupported(text("stripe_count = 1", "stripe_count = 2"), "segment1 is not linear"),
+    "reshaped LV": unsupported(text("stripe_count = 1", "stripe_count = 1\nreshape_count = 2"), "is not linear"),
+    "profile of a VG without a name": malformed(text("max_lv =", 'profile = ""\nmax_lv ='), "reads no profile ''"),
+    "profile of an LV with a path": malformed(
+        text("segment_count = 1", 'profile = ["a/b"]\nsegment_count = 1'), "volume MGT", "reads no profile 'a/b'"
+    ),
+    "LV that is locked, and a VG without an owner": unsupported(
+        text("flags = []\ncreation", 'flags = ["WRITE_LOCKED"]\ncreation'), "MGT has the flag WRITE_LOCKED"
+    ),
+    "VG that is locked, and has no owner": unsupported(
+        text('"WRITE"]\nflags = []', '"WRITE"]\nflags = ["WRITE_LOCKED"]'), "has the flag WRITE_LOCKED"
+    ),
     "no contents": unsupported(text("Text Format Volume Group", "Text"), TEXT_OF_NO_VG),
     "another version": unsupported(text("\nversion = 1", "\nversion = 2"), TEXT_OF_NO_VG),
     "two VGs": malformed(text("# Generated", "vg1 {\n}\n# Generated"), "these volume groups", "vg1", "expected one"),

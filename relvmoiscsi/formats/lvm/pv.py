@@ -16,7 +16,7 @@ from typing import List, NamedTuple, Optional, Tuple
 from zlib import crc32
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
-from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported, shown_bytes
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported, WayOut, shown_bytes
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 
@@ -197,6 +197,11 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
         raise Unsupported("LVM label", where.plus(extension_at), f"its extension has version {extension.version}")
     if extension.version:
         _bootloader_areas, used_end = _area_list(sector, extension_at + ExtensionHeader.SIZE, where)
+    elif any(sector[extension_at : extension_at + ExtensionHeader.SIZE + AreaEntry.SIZE]):
+        # in a label `as_of_today` they would be flags, and a list of areas that this label does not have
+        problem = "its extension has version 0, and the bytes behind are in use by something else"
+        anew = WayOut(("pvchange", "--uuid"), (where.container,))  # LVM writes a label without unknown bytes
+        raise Unsupported("LVM label", where.plus(extension_at), problem).with_way_out(anew)
     return Label(
         sector=sector,
         number=number,

@@ -14,7 +14,7 @@ from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupporte
 from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
 from relvmoiscsi.formats.lvm.text_format import UINT32, Assignment, TextEdit, TextSection, edited, parse, shown_values
 from relvmoiscsi.formats.naming import LV_PREFIXES, MGT
-from relvmoiscsi.wording import some_of
+from relvmoiscsi.wording import said, some_of
 
 #: section names and status words of the text that hold no identity
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -24,7 +24,8 @@ _LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes th
 _LV_STATUS = set(_LV_WORDS)
 #: words of `flags` of a VG or an LV that change no reading. LVM ignores unknown words. But behind CACHE_VOL, LVM takes
 #: the words of a status from `flags`, too. Source: LVM2 lib/format_text/flags.c, read_flags
-#: LVM writes WRITE_LOCKED in place of the status WRITE, and only beside the keys of _OWNERSHIP, which are refused
+#: LVM writes WRITE_LOCKED in place of the status WRITE, and only beside the keys of _OWNERSHIP. Alone it is refused:
+#: LVM reads it as WRITE, and older releases as nothing. Source: LVM2 lib/format_text/import_vsn1.c
 _FLAGS = {"NOAUTOACTIVATE", "ACTIVATION_SKIP", "WRITE_LOCKED"}
 #: LVM writes no other tag, and reads any. SM would take `a,hidden` for two tags. Source: LVM2 lib/misc/lvm-string.c
 #: validate_tag; SM lvmcache.py, refresh
@@ -231,8 +232,19 @@ def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
     for name in sorted(_KNOWN_VG_SECTIONS & set(vg.sections)):
         for key in vg.sections[name].assignments:
             raise Malformed(what, vg.sections[name].where, f"{key} is in {name} and is no section")
+    _verify_profile(what, vg)
     if vg.integer("seqno") >= MAX_SEQNO:
         raise Malformed(what, vg.where, "its seqno is {}, LVM cannot count further".format(vg.integer("seqno")))
+
+
+def _verify_profile(what: str, section: TextSection) -> None:
+    """Raises Malformed for a profile with which LVM reads no volume group.
+
+    Source: LVM2 lib/config/config.c, add_profile.
+    """
+    for profile in section.assignments["profile"].values[:1] if "profile" in section.assignments else ():
+        if isinstance(profile, str) and (not profile or "/" in profile):
+            raise Malformed(what, section.where, f"LVM reads no profile {said(profile)}")
 
 
 def _refuse_unknown(vg: TextSection) -> None:
@@ -244,6 +256,10 @@ def _refuse_unknown(vg: TextSection) -> None:
             if value != "" and (key, value) != ("lock_type", "none"):
                 found = Unsupported(what, vg.where, f"{problem}: it has a {key}")
                 raise found.with_way_out(_disowned(vg.name, key, value))
+    for section in (vg, *_lv_sections(vg)):
+        if "WRITE_LOCKED" in section.strings("flags"):
+            problem = f"{section.name} has the flag WRITE_LOCKED, and the group has no owner"
+            raise Unsupported(what, section.where, problem)
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(shown_values([vg.string("format")])))
     ways_out = {"EXPORTED": WayOut(("vgimport",), (vg.name,)), "CLUSTERED": _disowned(vg.name, "lock_type", "")}
@@ -282,7 +298,7 @@ def _only_pv(vg: TextSection) -> TextSection:
     if len(pvs) != 1:
         segments = [segment for lv in _lv_sections(vg) for segment in lv.sections.values()]
         stripes = [segment.assignments["stripes"].values for segment in segments if "stripes" in segment.assignments]
-        used = {pv.name for pv in pvs if any(pv.name in values for values in stripes)}
+        used = set(chain.from_iterable(stripes)).intersection(pv.name for pv in pvs)
         advice = _EXTENDED if len(used) > 1 else _REDUCED
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
         error = Unsupported(f"Volume group {vg.name}", vg.where, problem)
@@ -309,10 +325,12 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     for one, other in (("creation_time", "creation_host"), ("creation_host", "creation_time")):
         if one in section.assignments and other not in section.assignments:
             raise Malformed(what, where, f"it has a {one} and no {other}")
+    _verify_profile(what, section)
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
     segments = []
     for child in section.sections.values():
-        if child.string("type") != "striped" or child.integer("stripe_count") != 1:
+        is_reshaped = "reshape_count" in child.assignments and child.integer("reshape_count") != 0
+        if child.string("type") != "striped" or child.integer("stripe_count") != 1 or is_reshaped:
             name, way_out = section.name, WayOut(sentence=_MADE_LINEAR)
             if "cow_store" in child.assignments:  # lvremove knows a snapshot by the volume of its changes
                 name = child.string("cow_store")
@@ -344,7 +362,11 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
 
 
 def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
-    """Reports a defect for an extent that is not on the PV, for an extent of two LVs, and for an id of two LVs."""
+    """Reports a defect for an extent that is not on the PV, and for an id of two LVs.
+
+    Raises Malformed for an extent of two LVs: nobody can tell whose bytes those are. And thousands of volumes on the
+    same extents would take a read of the LUN each.
+    """
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
     free_from, before = 0, ""
     for first, end, name in taken:
@@ -353,7 +375,7 @@ def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
             on_defect(Malformed(f"Logical volume {name}", where, problem))
         if first < free_from:
             problem = f"it overlaps {before} at extent {first}"
-            on_defect(Malformed(f"Logical volume {name}", where, problem))
+            raise Malformed(f"Logical volume {name}", where, problem)
         free_from, before = end, name
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:

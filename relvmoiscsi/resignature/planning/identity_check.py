@@ -14,6 +14,7 @@ from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_
 from relvmoiscsi.formats.lvm.vg import text_without_tags
 from relvmoiscsi.formats.naming import ParentName
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
+from relvmoiscsi.resignature.reading.contradictions import verify_resignatured
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 
@@ -26,7 +27,7 @@ def identities(lun: Lun) -> Dict[str, str]:
     }
     for volume in lun.volumes:
         found[dashed(volume.lv.id)] = "id of " + volume.name.text
-        for uuid in volume.uuids:
+        for uuid in (*volume.uuids, *(parent.uuid for parent in volume.named)):
             found.setdefault(uuid, "UUID in " + volume.name.text)
     if lun.mgt:
         found.setdefault(lun.mgt.sr_uuid, "SR UUID in MGT")
@@ -65,7 +66,7 @@ def foreign_identities(lun: Lun) -> List[str]:
     for offset in lun.mgt.unread if lun.mgt else ():
         found.append(f"The MGT record at byte {offset} does not read.")
     for volume in lun.volumes:
-        if volume.disputed:
+        if volume.named:
             found.append(f"Header and locators of {volume.name.text} name different parents.")
         for uuid in volume.uuids:
             if uuid not in known:
@@ -187,14 +188,16 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
     found = [f"Logical volume {name} has another {', '.join(others)} than expected."] if others else []
     if volume.parent is not None:
         parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
-        found += _expect(f"The parent of {name}", _parent(other.parent), _parent(parent))
+        for one in other.named or (other.parent,):
+            found += _expect(f"The parent of {name}", _parent(one), _parent(parent))
     content = volume.content
     if isinstance(content, CbtLog):
         content = cbt.renamed(content, ids.uuids)
     if other.content is content:
         return found
-    wanted = _shape(content, volume.disputed)
-    return found + _alike(f"The content of {name}", _shape(other.content, volume.disputed), wanted)
+    is_disputed = bool(volume.named)
+    wanted = _shape(content, is_disputed)
+    return found + _alike(f"The content of {name}", _shape(other.content, is_disputed), wanted)
 
 
 def _parent(parent: Optional[ParentName]) -> str:
@@ -217,7 +220,10 @@ def _shape(content: Content, disputed: bool) -> object:
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
-    """Raises Refused unless `after`, the result of a plan, is `before` under new ids with SM's work finished."""
+    """Raises Refused unless `after`, the result of a plan, is `before` under new ids with SM's work finished.
+
+    Raises FormatError as `verify_resignatured`.
+    """
     settled = before.settled()
     problems = differences(settled, after, ids) + shared_identities(before, after)
     if after.work is not None:
@@ -226,3 +232,4 @@ def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
         problems += shared_identities(settled, after)
     if problems:
         raise Refused("The planned result does not check: {}".format(" ".join(problems[:5])), sm_key="MetadataError")
+    verify_resignatured(after)

@@ -2,14 +2,15 @@
 """Read the result of a plan in memory, before the first write: the result must be the LUN that was planned."""
 
 from itertools import chain
-from typing import Iterator, Sequence
+from typing import Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
+from relvmoiscsi.formats.lvm.pv import parse_label
 from relvmoiscsi.resignature.planning import identity_check
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
+from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, SWITCHED, read_commit_record
 from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN
 from relvmoiscsi.resignature.protocol.steps import Step
@@ -45,6 +46,7 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     is_equal = committed._replace(label=final.label, mdas=final.mdas) == final
     if not is_equal or final.label.pv_id != committed.label.pv_id:
         identity_check.verify_result(lun, final, made.run.ids)
+    _check_labels(made, ((steps.BEGIN, IN_PROGRESS), (steps.COMMIT, SWITCHED), (steps.FINAL, DONE)))
 
 
 def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
@@ -60,6 +62,7 @@ def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
     if found.sr_uuid != made.run.ids.new_sr:
         problem = f"An undo would leave the SR {found.sr_uuid}, not the SR {made.run.ids.new_sr} of the journal."
         raise Refused(problem, sm_key="MetadataError").advising(TAKE_AGAIN)
+    _check_labels(made, ((steps.BEGIN, IN_PROGRESS), (steps.COMMIT, SWITCHED)))
     return found._replace(work=rest.work)
 
 
@@ -74,6 +77,15 @@ def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
     for step in (steps.JOURNAL, steps.CONTENTS, *last):
         result.overwrite(made.bitmaps_of(step))
     return result
+
+
+def _check_labels(made: Plan, planned: Sequence[Tuple[Step, int]]) -> None:
+    """Raises Refused or FormatError when the next call would not find the run in a phase, after the step before."""
+    for step, phase in planned:
+        (sector,) = made.chunks_of(step)
+        label = parse_label(sector.data, made.run.label_number, Place("the planned label", 0))
+        if read_commit_record(label, "the planned label") != made.journal.commit_record(phase):
+            raise Refused("The planned label does not read back as what it was made of.", sm_key="MetadataError")
 
 
 def _check_journal(made: Plan, device: Device) -> None:

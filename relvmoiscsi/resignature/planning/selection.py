@@ -60,7 +60,7 @@ def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) 
     segments = segments_of(range(pe, pe + 1) for pe in extents)
     lv = leaf.lv._replace(status=leaf.lv.status | {"WRITE"}, segments=segments)
     merged = leaf._replace(  # as a survey will read the volume
-        lv=lv, size=lun.vg.size_of(lv), content=strategy.content, parent=None, texts=(), disputed=False, empty=None
+        lv=lv, size=lun.vg.size_of(lv), content=strategy.content, parent=None, texts=(), named=(), empty=None
     )
     cost = strategy.cost._replace(images=parents + 1, dropped=dropped)
     return Selection(_with_work(lun, chain, merged), merged, cost, strategy)

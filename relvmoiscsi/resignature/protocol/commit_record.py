@@ -86,7 +86,7 @@ def read_commit_record(label: Label, name: str) -> Optional[CommitRecord]:
     """
     where = Place(name, label.offset)
     anew = WayOut(("pvchange", "--uuid"), (name,))  # LVM writes a label without unknown bytes
-    if label.used_end > COMMIT_RECORD_AT:
+    if label.as_of_today(where).used_end > COMMIT_RECORD_AT:
         raise Unsupported("LVM label", where, "its lists leave no room for a commit record").with_way_out(anew)
     data = label.sector[COMMIT_RECORD_AT:]
     if not any(data):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Parts of an SR that speak of different SRs or VDIs, each of which reads well: what an overtaken run leaves. Pure.
+"""Parts of an SR that speak of different SRs or VDIs, each of which reads well. Pure.
+
+No resignature leaves a part that names another SR (`verify_resignatured`). The rest is what an overtaken run leaves.
 
 A run that was stopped, and that another run has overtaken, may write late (docs/protocol.rst). Then MGT has UUIDs of
 the one run, and the names of the volumes are of the other run.
@@ -21,16 +23,42 @@ Sources: SM drivers/LVHDSR.py (create, delete, forget_vdi), drivers/cleanup.py (
 drivers/srmetadata.py (spaceAvailableForVdis, addVdiInternal, deleteVdi, getSector).
 """
 
-from typing import Dict, List, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.errors import FormatError, Malformed, Place
+from relvmoiscsi.errors import FormatError, Malformed, OnDefect, Place, WayOut, raise_defect
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, VdiRecord
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, verify_lun
+from relvmoiscsi.wording import shell_command
 
 #: SM adds a record with this label and deletes it again, to find out whether MGT has room
 _TRIAL_LABEL = "dummy vdi for space check"
+
+
+def verify_resignatured(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
+    """Raises FormatError for a LUN as no resignature leaves it: a part does not read, or names another SR.
+
+    A run verifies its planned result with this function, and everybody a LUN whose label says that it was resignatured.
+    `lun` was verified with SM's unfinished work settled in memory. On a resignatured LUN, SM will end this work, and
+    SM may keep a volume that is dropped in memory. So each volume counts as found.
+    """
+    again = shell_command("relvmoiscsi resignature --again", lun.name)
+
+    def offering(problem: FormatError) -> None:
+        problem.way_out = WayOut(sentence=f"`{again}` gives the LUN new identities once more.")
+        on_defect(problem)
+
+    if lun.work is not None:
+        verify_lun(lun._replace(work=None), offering)
+    for problem in _mgt_of_another_sr(lun):
+        offering(problem)
+
+
+def _mgt_of_another_sr(lun: Lun) -> Iterator[Malformed]:
+    if lun.mgt is not None and lun.mgt.sr_uuid != lun.sr_uuid:
+        problem = f"it names the SR {lun.mgt.sr_uuid}, and the volume group is of the SR {lun.sr_uuid}"
+        yield Malformed("MGT", Place(naming.MGT, lun.mgt.sr_uuid_at), problem)
 
 
 def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
@@ -39,10 +67,7 @@ def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
     mgt = after.mgt
     if mgt is None:
         return ()
-    found = []
-    if mgt.sr_uuid != after.sr_uuid:
-        problem = f"it names the SR {mgt.sr_uuid}, and the volume group is of the SR {after.sr_uuid}"
-        found.append(Malformed("MGT", Place(naming.MGT, mgt.sr_uuid_at), problem))
+    found = list(_mgt_of_another_sr(after))
     for offset in range(SR_END, mgt.length - RECORD_BYTES, RECORD_BYTES):  # but for the last record
         if any(not any(mgt.data[at : at + SECTOR]) for at in range(offset, offset + RECORD_BYTES, SECTOR)):
             where = Place(naming.MGT, offset)

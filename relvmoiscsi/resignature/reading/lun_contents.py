@@ -54,7 +54,7 @@ class Volume(NamedTuple):
     content: Content
     parent: Optional[ParentName]  #: the parent that header and locators name after the run; see `agreed_parent`
     texts: Tuple[bytes, ...]
-    disputed: bool = False  #: on the LUN, header and locators name different parents
+    named: Tuple[ParentName, ...] = ()  #: the parents that header and locators name on the LUN, where these differ
     empty: Optional[bool] = None  #: whether a VHD or QCOW2 has no block; None: the block table was not read
 
     @property
@@ -241,8 +241,9 @@ def verify_lun(found: Lun, on_defect: OnDefect = raise_defect, dropped: Iterable
     for volume in lun.volumes:
         if volume.parent is not None:
             parent, wrong = disks.get(volume.parent.uuid), ""
-            if volume.parent.sr != lun.sr_uuid:
-                wrong = f"it is a volume of another SR, {volume.parent.sr}"
+            foreign = next((one.sr for one in (volume.parent, *volume.named) if one.sr != lun.sr_uuid), "")
+            if foreign:
+                wrong = f"it is a volume of another SR, {foreign}"
             elif parent is None or parent.name.kind != volume.parent.kind or isinstance(parent.content, FormatError):
                 continue
             elif parent.name.kind not in (volume.name.kind, naming.RAW):
@@ -271,20 +272,17 @@ def _unreadable(volume: Volume, problem: FormatError, is_recorded: bool) -> Form
     return problem
 
 
-def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[str, Volume]) -> Optional[ParentName]:
-    """The parent of a volume whose header and locators may name different parents.
+def agreed_parent(volume: Volume, disks: Mapping[str, Volume]) -> ParentName:
+    """The parent of a volume whose header and locators name different parents, `Volume.named`.
 
-    Header and locators differ when a reparenting was cut. Then the right parent is the VHD of which the volume was
-    made. SM follows the header, so the header's parent is tried first. Raises Malformed when no named parent fits.
+    They differ when a reparenting was cut. Then the right parent is the VHD of which the volume was made. SM follows
+    the header, so the header's parent is tried first. Raises Malformed when no named parent fits.
     """
-    named = list(dict.fromkeys([*([volume.parent] if volume.parent else []), *located]))
-    if len(named) < 2:
-        return volume.parent
-    for parent in named:
+    for parent in volume.named:
         found = disks.get(parent.uuid)
         if found is not None and found.name.kind == parent.kind and volume.is_made_of(found):
             return parent
-    texts = " and ".join(f"{parent.kind} {parent.uuid}" for parent in named)
+    texts = " and ".join(f"{parent.kind} {parent.uuid}" for parent in volume.named)
     problem = f"header and locators name {texts}, and it was made of none of them"
     raise Malformed("Parent", Place(volume.name.text, 0), problem)
 

@@ -70,7 +70,7 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         found.append(f"The footers of {name} differ: {why}.")
     if parent is not None and (parent.uuid not in disks or disks[parent.uuid].name.kind != parent.kind):
         found.append(f"{name} has lost its parent, the {parent.kind} {parent.uuid}: it cannot be attached.")
-    elif parent is not None and volume.disputed:
+    elif parent is not None and volume.named:
         found.append(f"{name} was being given a new parent; it gets {parent.uuid}.")
     return found
 

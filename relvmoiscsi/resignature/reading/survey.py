@@ -211,8 +211,10 @@ def read_sr_uuid(device: Device, label: Label) -> str:
 
 def read_sr(device: Device, label: Label) -> Tuple[str, VolumeGroup]:
     """The SR UUID in the committed metadata, and its volume group; reads no volume. Raises as `read_lun`."""
-    text, where, _stale = _committed_text(device, read_mdas(device, label))
+    mdas = read_mdas(device, label)
+    text, where, _stale = _committed_text(device, mdas)
     vg = read_vg(text, where, device.size_bytes)
+    _verify_sizes(device, label, mdas, vg)
     return _sr_uuid(device, vg.name), vg
 
 

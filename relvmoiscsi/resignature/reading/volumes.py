@@ -71,9 +71,10 @@ def read_all_volumes(
         if isinstance(volume.content, vhd.Vhd):
             try:
                 located = vhd.located_parents(volume.content, volume.texts, volume.name.text)
-                parent = agreed_parent(volume, located, disks)
-                is_disputed = any(one != volume.parent for one in located)
-                volumes[number] = volume._replace(parent=parent, disputed=is_disputed)
+                named = tuple(dict.fromkeys(filter(None, (volume.parent, *located))))
+                if len(named) > 1:
+                    disputed = volume._replace(named=named)
+                    volumes[number] = disputed._replace(parent=agreed_parent(disputed, disks))
             except FormatError as problem:
                 volumes[number] = volume._replace(content=problem, parent=None, texts=(), empty=None)
     return tuple(volumes), mgt

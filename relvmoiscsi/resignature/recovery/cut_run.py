@@ -169,7 +169,11 @@ def _wrong_end(device: Device, earlier: EarlierRun) -> str:
         return ""
     end, after = metadata_end(device, earlier.label, earlier.journal), MemoryDevice(device)
     after.write([*end.copies, *end.headers, end.label])
-    wanted, found = earlier.journal.run.ids.new_sr, read_sr_uuid(after, read_label(after))
+    wanted = earlier.journal.run.ids.new_sr
+    try:
+        found = read_sr_uuid(after, read_label(after))
+    except FormatError as error:
+        return f"the run would leave no metadata that reads: {error.message.rstrip('.')}"
     return "" if found == wanted else f"the run would leave the SR {found}, not the SR {wanted} of its journal"
 
 

@@ -20,11 +20,13 @@ from kit.cuts import (
 from kit.damage import DAMAGES
 from kit.forged_record import NO_SR, UNKNOWN_SR, forge_journal, forge_record, forge_run
 from kit.outcome import Unguarded, opened
+from kit.reader import device_ranges, read_sr
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import RESIGNATURE, UNDO, AlreadyDone, OneVdiRequest, Prepared
-from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, Unfinished, UsageError
+from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, RelvmoiscsiError, Unfinished, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.opened import LunSource
@@ -79,6 +81,8 @@ def sr_of(disk):
 ONE = image("one VDI")
 DONE = done(ONE)
 CUT, COMMITTED = cut_before(ONE, IN_PROGRESS), cut_before(ONE, SWITCHED)
+#: the same of an image file, whose SCSIid nobody knew
+NAMELESS_CUT, NAMELESS = (cut_before(ONE, step, scsi_id=None) for step in (IN_PROGRESS, SWITCHED))
 CUT_UNDO, COMMITTED_UNDO = (cut_before(DONE, step, run=undo) for step in (IN_PROGRESS, SWITCHED))
 FINISHES, ROLLS_BACK = ("agrees to finish", "locked", "released"), ("agrees to roll back", "locked", "released")
 
@@ -91,6 +95,8 @@ FINISHES, ROLLS_BACK = ("agrees to finish", "locked", "released"), ("agrees to r
         (CUT, None, ROLLS_BACK, ONE, [proposals.BEFORE_COMMIT]),
         (CUT, OTHER_SCSI_ID, ROLLS_BACK, ONE, [proposals.OF_A_COPY]),
         (COMMITTED, OTHER_SCSI_ID, ROLLS_BACK, ONE, [proposals.OF_A_COPY]),
+        (NAMELESS_CUT, SCSI_ID, ROLLS_BACK, ONE, [proposals.BEFORE_COMMIT]),
+        (NAMELESS, SCSI_ID, ROLLS_BACK, ONE, [proposals.OF_UNKNOWN_LUN]),
         (COMMITTED_UNDO, SCSI_ID, FINISHES, ONE, []),
     ],
 )
@@ -104,6 +110,42 @@ def test_what_an_earlier_run_has_left_is_settled_and_a_new_run_follows(caplog, l
     assert sr is None or any(sr_of(sr) in line for line in caplog.messages)
     assert (outcome.was_cut, outcome.result.state, outcome.result.ids.new_sr) == (False, engine.RESIGNATURED, NEW_SR)
     assert outcome.result.ids.sr == sr_of(ONE) and sr_of(disk) == NEW_SR
+    again = resignature(disk, Caller(), known)
+    assert isinstance(again, AlreadyDone) and again.sr_uuid == NEW_SR
+
+
+def test_a_run_of_an_image_file_is_finished_where_the_scsi_id_is_still_not_known():
+    disk, caller = NAMELESS.copy(), Caller()
+
+    outcome = resignature(disk, caller, None)
+
+    assert caller.said == [*FINISHES] and outcome.was_cut
+    assert isinstance(resignature(disk, Caller(), None), AlreadyDone)
+
+
+@pytest.mark.parametrize("forged, known", [(SCSI_ID, SCSI_ID), (OTHER_SCSI_ID, None), (None, None)])
+def test_a_new_run_behind_the_run_of_a_stranger_has_the_scsi_id_of_the_lun(forged, known):
+    """PV and VG prove nothing, so the LUN is resignatured; a repeated call finds that done."""
+    disk = ONE.copy()
+    forge_run(disk, forged, engine.SWITCHED, new_sr=sr_of(ONE))
+
+    outcome = resignature(disk, Caller(), known)
+
+    assert outcome.result.scsi_id == known and not outcome.was_cut
+    assert isinstance(resignature(disk, Caller(), known), AlreadyDone)
+
+
+@pytest.mark.parametrize("forged", [None, OTHER_SCSI_ID])
+def test_behind_the_run_of_a_stranger_that_leads_nowhere_the_next_call_resignatures_the_lun(forged):
+    disk = ONE.copy()
+    forge_run(disk, forged, engine.SWITCHED, new_sr=sr_of(ONE))
+
+    with pytest.raises(Refused, match="An undo would leave the SR") as caught:
+        resignature(disk, Caller(), SCSI_ID)
+    outcome = resignature(disk, Caller(), SCSI_ID)
+
+    assert caught.value.disk_state == "The resignature was finished; nothing else was written."
+    assert outcome.result.ids.sr == sr_of(ONE) and isinstance(resignature(disk, Caller(), SCSI_ID), AlreadyDone)
 
 
 @pytest.mark.parametrize("known", [SCSI_ID, None])
@@ -403,13 +445,22 @@ RUNS = [resignature_as_a_driver, resignature_of_a_command, plan_of_a_command, re
 ALL_DONE = done(image("everything"))
 
 
+def name_another_sr_in_mgt(disk):
+    vg = read_sr(disk).vg
+    (part,) = device_ranges(vg, vg.lv("MGT"), 0, 2048)
+    disk.poke(part.offset, disk.peek(*part).replace(sr_of(disk).encode(), sr_of(image("everything")).encode()))
+
+
+CHANGED = {**DAMAGES, "MGT, which names the original's SR": name_another_sr_in_mgt}
+
+
 @pytest.mark.parametrize("work", RUNS)
-@pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("what", CHANGED)
 def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_every_caller(what, work):
     """A label that says "done" is believed only of a LUN whose other metadata reads."""
     lun, caller = ALL_DONE.copy(), Caller()
     assert isinstance(work(lun.copy(), Caller()), (AlreadyDone, engine.Inspection))
-    DAMAGES[what](lun)
+    CHANGED[what](lun)
     disk = lun.copy()
 
     if work is recover_dry:
@@ -454,13 +505,27 @@ def with_end_at(disk, header):
     return forge_journal(disk, cut._replace(mdas=moves), engine.SWITCHED)
 
 
+def with_another_sr_at_the_end(disk):
+    """The same, with a header for a text that is the committed one but for the name of the volume group."""
+    run = engine.find_unfinished(disk).journal.run
+    (move,) = run.mdas
+    text = pv.read_text(disk, pv.parse_mda(move.second_header, move.second, Place("second area", 0)))
+    text, at = text.replace(run.ids.new_sr.encode(), UNKNOWN_SR.encode()), move.second.offset + (16 << 10)
+    disk.poke(at, text)
+    return with_end_at(disk, lambda move: bytes(pv.mda_header(move.original, at, text)))
+
+
 #: {what a stranger has written: (the LUN, what is said of it)}; the LUN holds, or would hold, the SR of the original
 FORGED = {
     "committed": (lambda: forge_run(ONE.copy(), SCSI_ID, engine.SWITCHED), "the LUN holds the SR"),
     "begun": (lambda: forge_run(ONE.copy(), SCSI_ID, engine.IN_PROGRESS), "the LUN holds the SR"),
     "committed undo": (lambda: forge_run(ONE.copy(), SCSI_ID, engine.SWITCHED, kind=UNDO), "the LUN holds the SR"),
     "of a copy": (lambda: forge_run(ONE.copy(), OTHER_SCSI_ID, engine.SWITCHED), "the LUN holds the SR"),
-    "another end": (lambda: with_end_at(COMMITTED.copy(), lambda move: move.old_header), "the run would leave the SR"),
+    "the old text at the end": (
+        lambda: with_end_at(COMMITTED.copy(), lambda move: move.old_header),
+        "the run would leave no metadata that reads",
+    ),
+    "another SR at the end": (lambda: with_another_sr_at_the_end(COMMITTED.copy()), "the run would leave the SR"),
 }
 
 

@@ -180,6 +180,15 @@ def test_a_label_of_today_has_the_extension_of_lvm_2_02_143(ext_version):
     assert (today.pv_id, today.mdas, today.as_of_today(WHERE)) == (label.pv_id, label.mdas, today)
 
 
+@pytest.mark.parametrize("number_of_bytes", [5, 8, 9, 23, 24])
+def test_bytes_that_would_be_an_extension_or_a_list_of_today_are_refused(number_of_bytes):
+    sector = bytearray(label_sector(ext_version=0))
+    sector[136 + number_of_bytes - 1] = 1
+
+    with pytest.raises(Unsupported, match="LVM label at byte 648 .* version 0, and the bytes behind are in use"):
+        parse_label(pv.sealed_label(bytes(sector)), 1, WHERE)
+
+
 @given(st.binary(min_size=64, max_size=64), st.sampled_from([0, 1, 2]))
 def test_bytes_behind_lvms_content_survive(tail, ext_version):
     label = parse_label(label_sector(ext_version=ext_version, tail=tail), 1, WHERE)

@@ -5,6 +5,7 @@ What is refused stands in tests/unit/resignature/reading/test_refusals.py, row b
 """
 
 import re
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -254,6 +255,20 @@ def test_a_group_of_more_volumes_than_any_sr_has_is_refused_without_a_defect_for
         read_vg(TEXT.replace("logical_volumes {\n", "logical_volumes {\n" + many), WHERE, SIZE, defects.append)
 
     assert defects == []
+
+
+def test_a_group_on_very_many_physical_volumes_is_refused_in_little_time():
+    count, room = 8000, " " * 100
+    pvs = "".join(f"p{number} {{{room}}}\n" for number in range(count))
+    segments = "".join(f's{number} {{stripes = ["x", "y"]{room}}}\n' for number in range(count))
+    text = TEXT.replace("physical_volumes {\n", "physical_volumes {\n" + pvs)
+    text = text.replace("logical_volumes {\n", f"logical_volumes {{\nlv {{\n{segments}}}\n")
+    began = time.process_time()
+
+    with pytest.raises(FormatError, match=f"it lies on {count + 1} physical volumes"):
+        read_vg(text, WHERE, SIZE)
+
+    assert time.process_time() - began < 2  # each volume beside each segment takes three times as long
 
 
 # --- new identities

@@ -19,7 +19,8 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities, verify_result
 from relvmoiscsi.resignature.planning.plan_check import check_plan, check_undo
-from relvmoiscsi.resignature.protocol.journal import encode
+from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, SWITCHED, with_commit_record
+from relvmoiscsi.resignature.protocol.journal import Journal, encode
 from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Unseen
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -174,6 +175,25 @@ def test_a_plan_that_leaves_an_identity_or_changes_another_byte_is_refused():
     ):
         with pytest.raises(Refused, match=sentence):
             check_plan(ReadCache(disk), lun, wrong)
+
+
+class Forgetful(Journal):
+    """Labels of one phase have no commit record."""
+
+    def label(self, phase, found=None):
+        return with_commit_record(
+            super().label(phase, found), None if phase == self.forgets else self.commit_record(phase)
+        )
+
+
+@pytest.mark.parametrize("phase", [IN_PROGRESS, SWITCHED, DONE])
+def test_a_plan_whose_label_the_next_call_would_not_understand_is_refused(phase):
+    disk, lun, plan = planned()
+    wrong = Forgetful(*plan.journal)
+    wrong.forgets = phase
+
+    with pytest.raises(Refused, match="The planned label does not read back as what it was made of"):
+        check_plan(ReadCache(disk), lun, plan._replace(journal=wrong))
 
 
 def test_another_text_at_the_end_of_the_run_than_at_its_commit_is_refused():

@@ -430,7 +430,7 @@ def _allowed(disk, victim):
 
 def _was_healed(lun):
     """Header and locators were brought to agree, or a record does not read: then more, or less, than ids changes."""
-    return any(volume.disputed for volume in lun.volumes) or bool(lun.mgt and lun.mgt.unread)
+    return any(volume.named for volume in lun.volumes) or bool(lun.mgt and lun.mgt.unread)
 
 
 LVM_ID = "[0-9A-Za-z!#]{6}-(?:[0-9A-Za-z!#]{4}-){5}[0-9A-Za-z!#]{6}"

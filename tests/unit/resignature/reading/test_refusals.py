@@ -305,3 +305,14 @@ def test_a_journal_far_larger_than_it_should_be_is_not_read_whole():
     engine.inspect(spoiled.disk)
 
     assert spoiled.disk.bytes_read < 4 << 20
+
+
+def test_of_a_lun_whose_volumes_overlap_no_volume_is_read():
+    """Thousands of volumes may be on the same extents, and each may ask for a block table of 32 MiB."""
+    disk = ROWS["overlapping LVs"].make().disk
+    disk.reset_counters()
+
+    found = engine.inspect(disk)
+
+    assert found.state == engine.DAMAGED and found.readable is None
+    assert disk.read_batches <= 2

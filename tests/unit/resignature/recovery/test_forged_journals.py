@@ -373,6 +373,29 @@ def test_a_field_that_ends_behind_its_structure_is_refused():
         verify_run(wrong, disk.size_bytes, Place("the journal", 0))
 
 
+# --- an end at which the LUN does not read
+
+
+@pytest.mark.parametrize("kind", [engine.RESIGNATURE, engine.UNDO])
+@pytest.mark.parametrize("act", [recover, undo])
+def test_a_run_that_would_leave_a_pv_id_beside_that_of_the_metadata_is_not_finished(act, kind):
+    disk = image("one VDI").copy()
+    disk = forge_run(disk, SCSI_ID, engine.SWITCHED, new_sr=engine.inspect(disk).lun.sr_uuid, kind=kind)
+    run = read_mark(disk).journal.run
+    sector = pv.parse_label(run.old_label, run.label_number, Place("label", 0)).sector_with("A" * 32, run.mdas[0][:1])
+    final_label = sector if kind == engine.UNDO else b""
+    forge_journal(disk, run._replace(new_pv_id="A" * 32, final_label=final_label), engine.SWITCHED)
+    before = disk.copy()
+
+    with pytest.raises(
+        Refused, match="the run would leave no metadata that reads: LVM label at byte 512 of "
+    ) as caught:
+        act(disk)
+
+    assert disk == before and "Nothing was written." in str(caught.value)
+    assert isinstance(engine.inspect(disk).problem, Refused)
+
+
 # --- a LUN whose metadata do not read: nothing says whose journal that is
 
 

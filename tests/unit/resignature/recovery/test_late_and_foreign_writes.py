@@ -307,7 +307,7 @@ REFUSED = [
     Row([CONTENTS, HEADERS], (partial(at_label, 24, bytes(8)),), EITHER, "", state=engine.DAMAGED, error=FormatError),
     Row(DONE, (lvm,), [undo], "LVM has changed the volume group", ["two areas"], state=engine.RESIGNATURED),
     *[Row(DONE, (partial(identity_in, kind),), [undo], "has changed since the resignature", EVERYTHING[:1], state=state)
-      for kind, state in (("mgt", engine.RESIGNATURED), ("cbt", engine.RESIGNATURED), ("vhd", engine.DAMAGED),
+      for kind, state in (("mgt", engine.DAMAGED), ("cbt", engine.RESIGNATURED), ("vhd", engine.DAMAGED),
                           ("qcow2", engine.DAMAGED))],
     Row(DONE, (no_journal,), [undo], "LVM has reclaimed the space of the journal", state=engine.RESIGNATURED),
     Row(DONE, (old_text,), [undo], "", error=FormatError, state=engine.RESIGNATURED),
@@ -604,10 +604,15 @@ def text_in(area, text, disk):
     disk.poke(area.offset, build_lvm.mda_header(area, [build_lvm.raw_locn(area.length // 2 // 512 * 512, text)]))
 
 
+def of_another_sr(_old, new):
+    return re.sub(rb"\AVG_XenStorage-[0-9a-f-]{36}", b"VG_XenStorage-0a0b0c0d-0000-4000-8000-000000000001", new)
+
+
 @pytest.mark.parametrize(
     ("area", "other", "says"),
     [
-        ("second", lambda old, _new: old, "LUN holds the SR .* not the SR .* of its journal"),
+        ("second", lambda old, _new: old, "no metadata that reads: .* its PV id is not the one in the metadata text"),
+        ("second", of_another_sr, "LUN holds the SR .* not the SR .* of its journal"),
         ("original", lambda old, _new: old, "holds the volume group of PV"),
         ("original", lambda _old, new: re.sub(rb"\nseqno = \d+", b"\nseqno = 99", new), "newer text: seqno 99 at byte"),
         ("second", lambda _old, new: new.replace(b"\npe_count = ", b"\nno_count = "), "no metadata that reads"),
