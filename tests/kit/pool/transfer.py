@@ -501,7 +501,9 @@ class _Import:
                 self.db.set("VM", ref, "parent", self.table[record["parent"]])
 
     def _vbd(self, outside, row):
-        """currently_attached comes along, of a halted VM as well."""
+        """VBD.create makes it, and so refuses an empty Floppy drive. currently_attached comes along, of a halted VM
+        as well. Simpler: a suspended guest without QEMU is imported with an empty drive, too.
+        """
         vm = self._lookup(row["VM"])
         is_there = row["VDI"] in self.table and row["VDI"] != NULL
         if row["currently_attached"] and not is_there and row["type"] != "CD":
@@ -509,7 +511,13 @@ class _Import:
         if row["type"] == "Disk" and not is_there:
             return
         more = {"VDI": self.table[row["VDI"]]} if is_there else {"VDI": NULL, "empty": True}
-        self._create("VBD", outside, row, VM=vm, **more)
+        if self.dry_run:
+            self.table[outside] = "OpaqueRef:dry-" + outside
+            return
+        made = self.vms.vbd_create("", {**row, **more, "VM": vm})
+        self.table[outside] = made
+        self.undo.append(lambda: self.db.exists("VBD", made) and self.db.destroy("VBD", made))
+        self.db.set("VBD", made, "currently_attached", row["currently_attached"])
 
     def _vif(self, outside, row):
         vm = self._lookup(row["VM"])

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.states
 CLONE = ("clone", "copy", "web", "--isolated", "n", "--yes")
 
 
-def insert(lab, vm, vdi, **fields):
-    lab.pool.db.create("VBD", VM=vm, VDI=vdi, userdevice="3", type="CD", mode="RO", empty=False, **fields)
+def insert(lab, vm, vdi, device="3", **fields):
+    lab.pool.db.create("VBD", VM=vm, VDI=vdi, userdevice=device, type="CD", mode="RO", empty=False, **fields)
 
 
 def disk_of(lab, name):
@@ -40,8 +40,9 @@ def eject(lab, text):
 def test_a_cd_drive_with_the_disk_of_the_copy_blocks_nothing(halted, pool_command, words, whose):
     (sr,) = halted.pool.db.refs("SR", name_label="copy")
     vm = halted.vm("tenant") if whose == "another VM" else halted.web
-    for vdi in [ref for ref, vdi in halted.pool.db.records("VDI", SR=sr).items() if vdi["managed"]]:
-        insert(halted, vm, vdi)
+    vdis = [ref for ref, vdi in halted.pool.db.records("VDI", SR=sr).items() if vdi["managed"]]
+    for device, vdi in enumerate(vdis, 3):
+        insert(halted, vm, vdi, str(device))
     ran = pool_command(*words)
     assert ran.status == 0, ran.err + ran.out
 
