@@ -90,13 +90,12 @@ class Inventory(_Records):
         refs = {*(vbd["VM"] for vbd in drives), *self.grouped("vms", "suspend_VDI").get(vdi, {})}
         return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
 
-    def vms_with_disk(self, vdi: str, with_snapshots: bool = False, but: str = "") -> List[str]:
+    def vms_with_disk(self, vdi: str, with_snapshots: bool = False) -> List[str]:
         """Return the VMs of which this VDI is a disk, or the memory. A CD makes nobody the owner of its data.
 
-        The VBD `but` does not count. To change the type of a drive takes the role vm-admin.
+        To change the type of a drive takes the role vm-admin.
         """
-        drives = self.grouped("vbds", "VDI").get(vdi, {})
-        refs = {vbd["VM"] for ref, vbd in drives.items() if vbd["type"] == "Disk" and ref != but}
+        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "Disk"}
         refs.update(self.grouped("vms", "suspend_VDI").get(vdi, {}))
         return sorted(ref for ref in refs if ref in self.vms and (with_snapshots or not self.vms[ref]["is_a_snapshot"]))
 

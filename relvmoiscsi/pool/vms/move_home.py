@@ -86,8 +86,7 @@ def _verify_movable(now: VmNow, swap: Swap) -> int:
     name = record["name_label"]
     vbds.must_be_allowed(record, "migrate_send")
     vbds.must_have(record, device, (swap.new,))
-    now.must_be_free(swap.new, device.vbd)
-    now.must_be_in_no_cd_drive(device.vdi_ref)
+    now.must_be_free(swap.new, device.vbd, moves=True)
     snapshots = now.snapshots()
     if snapshots:
         raise Refused(

@@ -5,7 +5,7 @@ Read again before each step: other clients change VMs. One reading serves all di
 write the keys of 256 disks.
 """
 
-from typing import Collection, Dict, List, NamedTuple, Optional
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
@@ -55,50 +55,53 @@ class VmNow(NamedTuple):
 
     def users_of(self, vdi: str) -> List[str]:
         """Return the quoted names of the VMs with a VDI (a UUID) as a disk, sorted. [] without VDI."""
-        return list(self._users(self.find(vdi), "").values())
+        return list(self._users(vdi).values())
 
     def others_with(self, vdi: str) -> List[str]:
         """Return the names of `users_of`, without this VM."""
-        return [name for vm, name in self._users(self.find(vdi), "").items() if vm != self.vm]
+        return [name for vm, name in self._users(vdi).items() if vm != self.vm]
 
-    def must_be_free(self, vdi: str, but: str = "") -> None:
-        """Raises NotFound; Refused where the VDI (a UUID) is a disk of a VM at another VBD than `but`, or memory."""
+    def must_be_free(self, vdi: str, but: str = "", moves: bool = False) -> None:
+        """Raises NotFound; Refused where a VM has the VDI (a UUID) in another drive than the VBD `but`, or as memory.
+
+        A CD drive counts only for a VDI that xapi is to move: xapi moves the VDI for the VM of any one of its drives.
+        Source: xen-api message_forwarding.ml, VDI.pool_migrate.
+        """
         ref = self.find(vdi)
         if ref is None:
             raise NotFound(f"The VDI {vdi} is no longer in the pool.")
-        names = self._users(ref, but)
+        drives = [vbd for at, vbd in self.found.grouped("vbds", "VDI").get(ref, {}).items() if at != but]
+        cds = [vbd for vbd in drives if vbd["type"] == "CD"]
+        names = self._names(vbd["VM"] for vbd in drives if vbd["type"] != "CD")
+        names = {*names, *self._names(self.found.grouped("vms", "suspend_VDI").get(ref, {}))}
         if names:
-            raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(names.values())} as well.").advising(
+            raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(sorted(names))} as well.").advising(
                 "Remove the disk from there first. For a "
                 f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', self.sr_of(ref), vdi)}`."
             )
-
-    def must_be_in_no_cd_drive(self, vdi: str) -> None:
-        """Raises Refused where a CD drive has the VDI (a reference), which xapi is to move for the VM of its disk.
-
-        xapi moves the VDI for the VM of any one of its drives. Source: xen-api message_forwarding.ml, VDI.pool_migrate.
-        """
-        drives = [vbd for vbd in self.found.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "CD"]
-        if drives:
-            vms = self.found.vms
-            names = some_of(sorted({repr(vms[vbd["VM"]]["name_label"]) for vbd in drives if vbd["VM"] in vms}))
-            ejects = some_of([eject_command(vbd) for vbd in drives])
+        if moves and cds:
+            tenants = some_of(sorted(self._names(vbd["VM"] for vbd in cds)))
+            ejects = some_of([eject_command(vbd) for vbd in cds])
             raise Refused(
-                f"The VDI {self.found.vdis[vdi]['uuid']} is in a CD drive of {names} too, and xapi may move it for the "
-                "VM of that drive."
+                f"The VDI {vdi} is in a CD drive of {tenants} too, and xapi may move it for the VM of that drive."
             ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
+
+    def _names(self, vms: Iterable[str]) -> Set[str]:
+        """Return the quoted names of these VMs (references)."""
+        return {repr(self.found.vms[vm]["name_label"]) for vm in vms if vm in self.found.vms}
 
     def snapshots(self) -> List[str]:
         """Return the names of the snapshots of the VM."""
         vms = self.found.vms
         return sorted(str(vms[ref]["name_label"]) for ref in self.record["snapshots"] if ref in vms)
 
-    def _users(self, vdi: Optional[str], but: str) -> Dict[str, str]:
-        """Return the quoted names of the VMs with a VDI (a reference) as a disk, by reference, sorted by name.
+    def _users(self, vdi: str) -> Dict[str, str]:
+        """Return the quoted names of the VMs with a VDI (a UUID) as a disk, by reference, sorted by name.
 
-        `Inventory.vms_with_disk` says which these are, with snapshots. The VBD `but` does not count.
+        `Inventory.vms_with_disk` says which these are, with snapshots.
         """
-        vms = [] if vdi is None else self.found.vms_with_disk(vdi, with_snapshots=True, but=but)
+        ref = self.find(vdi)
+        vms = [] if ref is None else self.found.vms_with_disk(ref, with_snapshots=True)
         names = {vm: repr(self.found.vms[vm]["name_label"]) for vm in vms}
         return dict(sorted(names.items(), key=lambda item: item[1]))
 

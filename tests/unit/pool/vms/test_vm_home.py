@@ -122,7 +122,14 @@ def lent(day):
     day.db.create("VBD", VM=day.lab.vm("helper", state="Running"), VDI=day.new(day.root), userdevice="5")
 
 
+def in_a_floppy_drive(vm_of, device):
+    """A vm-admin sets the type (VBD.set_type). xapi moves a VDI for the VM of any drive with the VDI."""
+    return lambda day: day.db.create("VBD", VM=vm_of(day), VDI=day.new(day.root), userdevice=device, type="Floppy")
+
+
 HAPPENS = {
+    "in a floppy drive": in_a_floppy_drive(lambda day: day.lab.vm("helper"), "0"),
+    "in a floppy drive of its own": in_a_floppy_drive(lambda day: day.web, "fda"),
     "reverted": reverted,
     "reverted after an undo": reverted_after_an_undo,
     "lent": lent,
@@ -145,6 +152,8 @@ HAPPENS = {
         ("reverted after an undo", take_home, "--keep"),
         ("reverted after an undo", bring_back, "--keep"),
         ("lent", take_home, "is a disk, or the memory, of 'helper' as well.*rescue --done"),
+        ("in a floppy drive", take_home, "is a disk, or the memory, of 'helper' as well"),
+        ("in a floppy drive of its own", take_home, "is a disk, or the memory, of 'web' as well"),
         ("has a snapshot", take_home, HAS_SNAPSHOTS),
         ("no SR", take_home, "held the old disks, is no longer in the pool.*--keep"),
         ("tracks blocks", take_home, "the disk 1 of the VM 'web'.*changed block tracking"),
