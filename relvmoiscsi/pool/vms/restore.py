@@ -162,7 +162,7 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
 
 
 def _settings(vbd: Record) -> Dict[str, Any]:
-    return {field: vbd[field] for field in restore_entries.VBD if field in vbd}
+    return {field: vbd[field] for field in restore_entries.VBD}
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:

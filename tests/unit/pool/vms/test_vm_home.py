@@ -9,7 +9,7 @@ import pytest
 from kit.advised import commands_in, problem_of
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_verbs import bring_back, discard, keep, second_copy, take_home, undo
+from kit.pool_verbs import VBD, bring_back, discard, keep, second_copy, take_home, undo
 from kit.xe import xe
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -393,7 +393,7 @@ def test_a_vm_admin_sends_no_disk_to_another_sr_by_a_key_of_the_vm(restored):
 RIGHT_BUT_ONE = json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": {}, "new": ["x"]})
 #: XML-RPC has no such number, and VBD.create no such field or map
 VBDS = [{"bootable": 10**12}, {"new": "x"}, {"other_config": {"a": 10**12}}, {"qos_algorithm_params": "x"}]
-RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": vbd}) for vbd in VBDS]
+RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": {**VBD, **vbd}}) for vbd in VBDS]
 
 
 @pytest.mark.states("text", few=4)
