@@ -16,6 +16,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
 from relvmoiscsi.pool.vdis import Origin, is_derived, marked_old
 from relvmoiscsi.pool.vms import lineage, restore_entries
+from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
@@ -69,6 +70,19 @@ class Inventory(_Records):
 
     def vbds_of(self, vm: str) -> Records:
         return self.grouped("vbds", "VM").get(vm, {})
+
+    def vbds_by_place(self, vm: str) -> Dict[Place, List[str]]:
+        """Return the VBDs of a VM by the disks that xapi takes their devices for. Computed once for a VM.
+
+        A drive that was plugged keeps its place in VBD.device, whatever its name is since.
+        """
+        known: Dict[str, Dict[Place, List[str]]] = self.__dict__.setdefault("by place", {})
+        if vm not in known:
+            known[vm] = {}
+            for ref, vbd in self.vbds_of(vm).items():
+                for place in places_of(vbd["userdevice"]) | places_of(vbd["device"]):
+                    known[vm].setdefault(place, []).append(ref)
+        return known[vm]
 
     def vifs_of(self, vm: str) -> Records:
         return self.grouped("vifs", "VM").get(vm, {})

@@ -177,13 +177,14 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         begun = [swap for swap in _others(record, swaps) if now.device(swap.userdevice).vdi != swap.new]
         disks = [*swaps, *begun]
         restore_journal.verify_journal(record, disks)
-        is_done = _is_done(now, disks)
-        if not is_done:
+        is_done, is_begun = _is_done(now, disks), restore_journal.is_begun(now)
+        swaps_disks = _swaps_disks(now, disks, is_begun)
+        if swaps_disks:
             _look(now, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
-        is_over = is_done and not restore_journal.is_begun(now)
+        is_over = is_done and not is_begun
         if not is_over:
-            restore_journal.verify_may_end(calls, now, swaps=not is_done)
+            restore_journal.verify_may_end(calls, now, swaps_disks)
         restore_journal.verify_free(calls, record, disks)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
@@ -196,8 +197,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         if locked.is_after_a_cut:
             disks += _others(record, disks)
         is_done = _is_done(locked.first, disks)
-        # a call of the interrupted run may still work on a VBD of the halted VM: make the VBDs again
-        if not is_done or (locked.is_after_a_cut and record["power_state"] == "Halted"):
+        if _swaps_disks(locked.first, disks, locked.is_after_a_cut):
             swap_disks.halt(locked, disks, lambda now: _look(now, disks), shutdown)
             for swap in disks:
                 swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
@@ -220,6 +220,11 @@ def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
 def _is_done(now: VmNow, swaps: Sequence[Swap]) -> bool:
     journal = restore_entries.journal_of(now.record)
     return all(swap in journal and now.device(swap.userdevice).vdi == swap.new for swap in swaps)
+
+
+def _swaps_disks(now: VmNow, swaps: Sequence[Swap], is_after_a_cut: bool) -> bool:
+    """Does a restore make VBDs? A call of an interrupted run may still work on a VBD of the halted VM."""
+    return not _is_done(now, swaps) or (is_after_a_cut and now.record["power_state"] == "Halted")
 
 
 def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
@@ -253,6 +258,7 @@ def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
                 f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
             ).advising("Repeat the command.")
         now.must_be_free(swap.new, device.vbd if device.vdi == swap.new else "")
+        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.new)
         old, sharers = now.find(swap.old), now.others_with(swap.old)
         if old is not None and sharers and now.found.vdis[old]["sharable"]:  # a disk of a cluster of VMs
             raise Refused(
@@ -391,6 +397,7 @@ def _verify_back(now: VmNow) -> bool:
             restore_journal.verify_not_between(now, swap)
             vbds.must_have(record, device, (swap.old, swap.new, ""))
         now.must_be_free(swap.old, device.vbd if device.vdi == swap.old else "")
+        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.old)
         is_swapped = is_swapped or device.vdi != swap.old
     return is_swapped
 

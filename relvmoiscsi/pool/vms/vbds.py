@@ -12,6 +12,7 @@ from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, run_states
+from relvmoiscsi.pool.vms.device_numbers import places_of
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -89,6 +90,32 @@ class VmNow(NamedTuple):
     def _names(self, vms: Iterable[str]) -> Set[str]:
         """Return the quoted names of these VMs (references)."""
         return {repr(self.found.vms[vm]["name_label"]) for vm in vms if vm in self.found.vms}
+
+    def must_be_makeable(self, number: str, mode: str, vdi: str) -> None:
+        """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, after VBD.destroy.
+
+        A vm-admin may give each VBD any name of a device, and set VDI.read_only. A drive that was plugged keeps its
+        place in VBD.device. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+        """
+        name, places, own = self.record["name_label"], places_of(number), self.device(number).vbd
+        if not places:
+            raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(
+                "Attach the disk to the VM again, at another device."
+            )
+        others = self.found.vbds_by_place(self.vm)
+        for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != own):
+            vbd = self.found.vbds[ref]
+            destroy = shell_command("xe vbd-destroy", f"uuid={vbd['uuid']}")
+            raise Refused(
+                f"The VM {name!r} has a drive ({said(vbd['type'])}) at the device {said(vbd['userdevice'])}. xapi "
+                f"takes this drive and the disk {number} for one device, and would not attach the disk again."
+            ).advising(f"Remove that drive from the VM, which keeps its VDI: `{destroy}`. Then repeat the command.")
+        ref_of_vdi = self.find(vdi)
+        if mode == "RW" and ref_of_vdi is not None and self.found.vdis[ref_of_vdi]["read_only"]:
+            raise Refused(
+                f"The VDI {vdi} is for reading alone, and xapi would not attach it as the disk {number} of the VM "
+                f"{name!r}."
+            ).advising("Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command.")
 
     def snapshots(self) -> List[str]:
         """Return the names of the snapshots of the VM."""

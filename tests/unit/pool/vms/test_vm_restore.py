@@ -2,14 +2,17 @@
 """Disks of a copy in place of a VM's own: a journal first, undoable, done again after a cut."""
 
 import json
+import shlex
 import threading
 
 import pytest
 
+from kit.advised import commands_in, problem_of
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from kit.pool_verbs import bring_back, keep, locks, second_copy, take_home, undo, unlock
+from kit.xe import xe
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
@@ -372,6 +375,51 @@ def test_a_person_who_hangs_a_disk_there_at_this_very_moment_keeps_it(halted):
         bring_back(halted)
     assert halted.lab.disks_of(halted.web)["0"][1] == halted.uuid(mine)
     assert halted.db.get("VM", halted.web, "blocked_operations")
+
+
+@pytest.mark.parametrize(
+    ("field", "device"), [("userdevice", "xvda"), ("userdevice", "hda"), ("userdevice", "0"), ("device", "xvda")]
+)
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_a_drive_that_xapi_takes_for_the_device_of_a_disk_stops_a_run_before_its_first_change(
+    halted, work, field, device
+):
+    """A run destroyed the VBD of the disk, and xapi refused the next one. A drive that was plugged has a `device`."""
+    if work == undo:
+        bring_back(halted)
+    fields = {"userdevice": "7", "type": "CD", "mode": "RO", "empty": True, field: device}
+    halted.db.create("VBD", VM=halted.web, **fields)
+    for dry_run in (True, False):
+        said = halted.refuses(
+            lambda day, dry_run=dry_run: work(day, dry_run=dry_run), "xapi takes this drive and the disk 0"
+        )
+    (command,) = commands_in(said)
+    assert problem_of(command) == "" and xe(halted.lab.pool, shlex.split(command)[1:])[0] == 0
+    assert work(halted).status in ("restored", "undone")
+
+
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_after_a_cut_a_plan_says_that_a_disk_cannot_be_attached_again(halted, work):
+    halted.cut(bring_back, "VM.remove_from_blocked_operations")
+    halted.lab.later()
+    halted.db.create("VBD", VM=halted.web, userdevice="xvda", type="CD", mode="RO", empty=True)
+    for dry_run in (True, False):
+        halted.refuses(lambda day, dry_run=dry_run: work(day, dry_run=dry_run), "xapi takes this drive and the disk 0")
+
+
+@pytest.mark.parametrize("device", ["sdq", "fdd", "xvda16", "1048576"])
+def test_a_disk_at_no_device_of_xapi_is_not_restored(halted, device):
+    halted.db.set("VBD", halted.vbd("0"), "userdevice", device)
+    halted.refuses(bring_back, f"xapi has no device {device}, .* at another device")
+
+
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_a_vdi_for_reading_alone_stops_a_run_before_its_first_change(halted, work):
+    """A vm-admin sets VDI.read_only. xapi makes no VBD that writes to such a VDI."""
+    if work == undo:
+        bring_back(halted)
+    halted.db.set("VDI", halted.new(halted.data) if work == bring_back else halted.data, "read_only", True)
+    halted.refuses(work, "is for reading alone, .* as the disk 1")
 
 
 def test_snapshots_are_told_before(halted):
