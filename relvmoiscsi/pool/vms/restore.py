@@ -341,6 +341,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         over, record = already_ended(calls, now, "undo"), now.record
         if over is not None:
             return over
+        restore_journal.must_be_whole(now)
         is_swapped = _verify_back(now)
         restore_journal.verify_may_end(calls, now, is_swapped)
         if is_swapped:
@@ -352,6 +353,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         now, record = locked.first, locked.first.record
         restore_journal.must_have_an_end(now)
+        restore_journal.must_be_whole(now)
         swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too

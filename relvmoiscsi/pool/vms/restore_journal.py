@@ -17,10 +17,21 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
-from relvmoiscsi.pool.records import WAS
+from relvmoiscsi.pool.records import WAS, shown_device
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, MOST, RESTORED, Swap, journal_of, keys_of, read
+from relvmoiscsi.pool.vms.restore_entries import (
+    ARRIVED,
+    KEYS,
+    LEAVING,
+    MOST,
+    RESTORED,
+    Swap,
+    devices_of,
+    journal_of,
+    keys_of,
+    read,
+)
 from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import said, some_of
 
@@ -41,8 +52,9 @@ class LockedVm:
     def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
         self.calls, self.vm, self.held = calls, vm, held
         self.first = vbds.read(calls, vm)  #: the VM as the lock has found it
-        #: an earlier run was interrupted during its swaps, and a call of that run may still work
-        self.is_after_a_cut = is_begun(self.first)
+        #: an earlier run was interrupted during its swaps, and a call of that run may still work. A run writes the
+        #: journal before it blocks the start, and a vm-admin may forge the block
+        self.is_after_a_cut = is_begun(self.first) and bool(devices_of(self.first.record))
 
     def read(self) -> Record:
         """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
@@ -106,6 +118,33 @@ def must_have_an_end(now: VmNow) -> None:
         raise Refused(f"Another client has just ended the restore of the VM {now.record['name_label']!r}.").advising(
             "Repeat the command."
         )
+
+
+def must_be_whole(now: VmNow) -> None:
+    """Raises Refused where the journal lacks a disk: nothing else says which VDI the VM had at the device before.
+
+    A run writes all entries before its first change, and removes them after its last. A vm-admin may remove each.
+    """
+    record, journal = now.record, journal_of(now.record)
+    name, keep = record["name_label"], run_states.restore_command("keep", record["uuid"])
+    if is_begun(now) and not journal:
+        raise Refused(
+            f"A restore of the VM {name!r} was interrupted, and the VM has no journal: nothing says which disks the VM "
+            "had before."
+        ).advising(
+            "Check the disks of the VM, and attach each disk that the VM lacks. Then repeat the restore. Or run "
+            f"{keep}, which leaves the disks as they are."
+        )
+    devices = {swap.userdevice for swap in journal}
+    for original in sorted({str(sr["other_config"][records.ORIGINAL_SR]) for _, sr in now.pool.copies()}):
+        for device in sorted(set(inventory.on_copies(now.pool, now.found, original).get(now.vm, ())) - devices):
+            raise Refused(
+                f"The disk {shown_device(device)} of the VM {name!r} is on a copy, and the journal of the VM does not "
+                "name that disk: nothing says which VDI the VM had there before."
+            ).advising(
+                "Remove that disk from the VM, if the VM needs it no more. Otherwise move it to another SR in Xen "
+                f"Orchestra or XenCenter. Then repeat the command. Or run {keep}, which leaves all disks as they are."
+            )
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
