@@ -527,10 +527,8 @@ def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
     if "was" not in found.__dict__:
         marked = [rows for text, rows in found.grouped("vdis", "other_config", WAS).items() if text]
         claims = {str(vdi["uuid"]): dict.fromkeys(lineage.earlier(vdi)) for rows in marked for vdi in rows.values()}
-        claimed: Dict[str, List[str]] = {}
-        for now, uuid in [(now, uuid) for now, uuids in claims.items() for uuid in uuids]:
-            claimed.setdefault(uuid, []).append(now)
-        in_use = {uuid: _use_of(found, uuid) for uuid in claimed}
+        in_use = {uuid: _use_of(found, uuid) for uuid in {uuid for uuids in claims.values() for uuid in uuids}}
+        twice = lineage.claimed_twice(claims)
         bits, owners = _owners(pool, found)
         names = [str(found.vms[vm]["name_label"]) for vm in bits]
         was = found.__dict__["was"] = {}
@@ -540,13 +538,15 @@ def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
             was[now] = {}
             for uuid in uuids:
                 others = owners.get(uuid, 0) & ~ours
-                twice = (by for by in claimed[uuid] if by != now and by not in uuids and now not in claims[by])
                 if in_use[uuid]:
                     was[now][uuid] = in_use[uuid]
                 elif others:  # the lowest bit is that of the first VM
                     was[now][uuid] = f"which has data of the VM {names[(others & -others).bit_length() - 1]!r}"
+                elif uuid in twice:
+                    other = next(by for by in twice[uuid] if by != now)
+                    was[now][uuid] = f"which is in another mark too, of the VDI {other}"
                 else:
-                    was[now][uuid] = next((f"which is in another mark too, of the VDI {by}" for by in twice), "")
+                    was[now][uuid] = ""
     known: Dict[str, Dict[str, str]] = found.__dict__["was"]
     return known
 
