@@ -17,6 +17,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
 from relvmoiscsi.pool.vms import ova_fields
+from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
 from relvmoiscsi.wording import said
@@ -192,6 +193,23 @@ def _is_disk(vbd: Thing) -> bool:
     return vbd.text("type").lower() == "disk" and not vbd.truth("empty")
 
 
+def _verify_devices(ova: Ova) -> None:
+    """Raises Refused where xapi takes two drives of a VM for one device, and would refuse the import."""
+    taken: Dict[Tuple[str, Place], Thing] = {}
+    for vbd in ova.of("VBD"):
+        for place in sorted(places_of(vbd.text("userdevice"))):
+            other = taken.setdefault((vbd.text("VM"), place), vbd)
+            if other is not vbd:
+                raise (
+                    Refused(
+                        "xapi takes two drives of the VM, or of a snapshot, for one device: "
+                        f"{other.text('userdevice')} and {vbd.text('userdevice')}."
+                    )
+                    .in_state("Nothing was made.")
+                    .advising("Attach one of these drives to the VM again, at another device.")
+                )
+
+
 def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     """Return the nearest ancestor outside `parents`, which gets shorter ways; NULL for a circle."""
     way: Dict[str, None] = {}
@@ -213,11 +231,11 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
     moved: Dict[str, Record] = {}  #: VDIs on the copy, by id of the VDI in the file
     homes: Set[str] = set()  #: SRs (ids) of the moved VDIs
     disks_of: Dict[str, List[CloneDisk]] = {}
-    omitted, missing = [], []
+    omitted, missing, floppies = [], [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
-        if DEVICE.fullmatch(device) is None:
+        if DEVICE.fullmatch(device) is None or not places_of(device):
             raise (
                 Refused(f"A disk of the VM has the device {said(device)}, which is {NO_DEVICE}.")
                 .in_state("Nothing was made.")
@@ -227,6 +245,10 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
         if not _is_disk(vbd):
             if vdi is not None and _is_iso(home, edit):
                 used.add(vdi.id)
+                continue
+            if vbd.text("type").lower() == "floppy":
+                floppies.append(vbd)
+                notes.append(f"without its drive {device}: xapi makes no empty Floppy drive")
                 continue
             if home is not None and home.text("type") != _PHYSICAL:
                 notes.append(f"its drive {device} is empty: the pool has no such SR with ISOs")
@@ -256,7 +278,8 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
         )
     if omitted and main.id not in disks_of:
         raise Refused("No disk of the VM is on this copy.").advising("Select other VMs.")
-    ova.drop(omitted)
+    ova.drop([*omitted, *floppies])
+    _verify_devices(ova)
     ova.drop([vdi for vdi in vdis.values() if vdi.id not in used])
     for each, new in moved.items():
         names = {"snapshot_of": NULL, "parent": NULL, "uuid": new["uuid"], "location": new["location"]}
