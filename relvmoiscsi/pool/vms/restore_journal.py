@@ -161,12 +161,12 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
             "first."
         )
     first: Dict[str, str] = {}  #: devices by the UUIDs of VDIs
-    for swap in {**there, **{swap.userdevice: swap for swap in swaps}}.values():
-        same = first.setdefault(swap.old, swap.userdevice)
-        if same != swap.userdevice:
+    both = {**there, **{swap.userdevice: swap for swap in swaps}}.values()
+    for device, uuid in [(swap.userdevice, uuid) for swap in both for uuid in (swap.old, swap.new)]:
+        same = first.setdefault(uuid, device)
+        if same != device:
             raise Refused(
-                f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {swap.old}: {same} and "
-                f"{swap.userdevice}."
+                f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {uuid}: {same} and {device}."
             ).advising(
                 f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is, and removes its journal."
                 if journal

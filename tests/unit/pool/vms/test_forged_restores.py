@@ -174,6 +174,15 @@ def test_an_entry_of_a_second_device_stops_a_run_before_its_first_change(halted,
     assert not halted.journal()
 
 
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_an_entry_of_another_vdi_that_would_become_the_same_stops_a_run_before_its_first_change(halted, work):
+    bring_back(halted)
+    swap = json.loads(halted.db.get("VM", halted.web, "other_config")[RESTORED + "0"])
+    old = halted.uuid(halted.lab.vdi("Production", "before")[0])
+    halted.set_journal(lambda keys: {**keys, RESTORED + "7": json.dumps({**swap, "userdevice": "7", "old": old})})
+    halted.refuses(work, rf"one VDI in its restore, {swap['new']}: 0 and 7\. Nothing was changed\. .*--keep")
+
+
 def test_a_vm_that_has_one_disk_twice_is_not_restored_in_part(halted):
     halted.db.create("VBD", VM=halted.web, VDI=halted.root, userdevice="7")
     halted.refuses(bring_back, "one VDI in its restore, .*: 0 and 7. Nothing was changed. Remove the disk from one of")
