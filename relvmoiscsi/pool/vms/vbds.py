@@ -5,7 +5,7 @@ Read again before each step: other clients change VMs. One reading serves all di
 write the keys of 256 disks.
 """
 
-from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
@@ -56,11 +56,11 @@ class VmNow(NamedTuple):
 
     def users_of(self, vdi: str) -> List[str]:
         """Return the quoted names of the VMs with a VDI (a UUID) as a disk, sorted. [] without VDI."""
-        return list(self._users(vdi).values())
+        return list(self._users(self.find(vdi)).values())
 
     def others_with(self, vdi: str) -> List[str]:
         """Return the names of `users_of`, without this VM."""
-        return [name for vm, name in self._users(vdi).items() if vm != self.vm]
+        return [name for vm, name in self._users(self.find(vdi)).items() if vm != self.vm]
 
     def must_be_free(self, vdi: str, but: str = "", moves: bool = False) -> None:
         """Raises NotFound; Refused where a VM has the VDI (a UUID) in another drive than the VBD `but`, or as memory.
@@ -71,25 +71,19 @@ class VmNow(NamedTuple):
         ref = self.find(vdi)
         if ref is None:
             raise NotFound(f"The VDI {vdi} is no longer in the pool.")
-        drives = [vbd for at, vbd in self.found.grouped("vbds", "VDI").get(ref, {}).items() if at != but]
-        cds = [vbd for vbd in drives if vbd["type"] == "CD"]
-        names = self._names(vbd["VM"] for vbd in drives if vbd["type"] != "CD")
-        names = {*names, *self._names(self.found.grouped("vms", "suspend_VDI").get(ref, {}))}
+        names = self._users(ref, but)
         if names:
-            raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(sorted(names))} as well.").advising(
+            raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(names.values())} as well.").advising(
                 "Remove the disk from there first. For a "
                 f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', self.sr_of(ref), vdi)}`."
             )
+        cds = [vbd for vbd in self.found.grouped("vbds", "VDI").get(ref, {}).values() if vbd["type"] == "CD"]
         if moves and cds:
-            tenants = some_of(sorted(self._names(vbd["VM"] for vbd in cds)))
+            tenants = some_of(sorted(set(self._names({vbd["VM"] for vbd in cds}).values())))
             ejects = some_of([eject_command(vbd) for vbd in cds])
             raise Refused(
                 f"The VDI {vdi} is in a CD drive of {tenants} too, and xapi may move it for the VM of that drive."
             ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
-
-    def _names(self, vms: Iterable[str]) -> Set[str]:
-        """Return the quoted names of these VMs (references)."""
-        return {repr(self.found.vms[vm]["name_label"]) for vm in vms if vm in self.found.vms}
 
     def must_be_makeable(self, number: str, mode: str, vdi: str) -> None:
         """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, after VBD.destroy.
@@ -122,15 +116,21 @@ class VmNow(NamedTuple):
         vms = self.found.vms
         return sorted(str(vms[ref]["name_label"]) for ref in self.record["snapshots"] if ref in vms)
 
-    def _users(self, vdi: str) -> Dict[str, str]:
-        """Return the quoted names of the VMs with a VDI (a UUID) as a disk, by reference, sorted by name.
+    def _users(self, vdi: Optional[str], but: str = "") -> Dict[str, str]:
+        """Return the VMs and snapshots with a VDI (a reference) in a drive, or as memory, as `_names` does.
 
-        `Inventory.vms_with_disk` says which these are, with snapshots.
+        A CD drive and the VBD `but` do not count. A vm-admin may make a drive one of the type Floppy.
         """
-        ref = self.find(vdi)
-        vms = [] if ref is None else self.found.vms_with_disk(ref, with_snapshots=True)
-        names = {vm: repr(self.found.vms[vm]["name_label"]) for vm in vms}
-        return dict(sorted(names.items(), key=lambda item: item[1]))
+        if vdi is None:
+            return {}
+        drives = self.found.grouped("vbds", "VDI").get(vdi, {})
+        vms = {vbd["VM"] for ref, vbd in drives.items() if vbd["type"] != "CD" and ref != but}
+        return self._names(vms.union(self.found.grouped("vms", "suspend_VDI").get(vdi, {})))
+
+    def _names(self, vms: Iterable[str]) -> Dict[str, str]:
+        """Return the quoted names of these VMs (references), by reference, sorted by name."""
+        names = {vm: repr(self.found.vms[vm]["name_label"]) for vm in vms if vm in self.found.vms}
+        return dict(sorted(names.items(), key=lambda item: (item[1], item[0])))
 
 
 def read(calls: Calls, vm: str) -> VmNow:

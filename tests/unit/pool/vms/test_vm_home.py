@@ -91,6 +91,14 @@ def test_a_disk_before_that_somebody_has_is_not_called_no_longer_needed(restored
     assert f"The VDI {restored.uuid(restored.data)} is a disk, or the memory, of 'web': keep the VDI." in done.notes
 
 
+def test_a_disk_before_in_a_floppy_drive_of_another_vm_is_not_called_no_longer_needed(restored):
+    """A printed `xe vdi-destroy` would take the VDI from that VM."""
+    restored.db.create("VBD", VM=restored.lab.vm("forensics"), VDI=restored.root, userdevice="0", type="Floppy")
+    done = take_home(restored)
+    kept = f"The VDI {restored.uuid(restored.root)} is a disk, or the memory, of 'forensics': keep the VDI."
+    assert restored.uuid(restored.root) not in done.waiting and kept in done.notes
+
+
 def reverted(day):
     """What VM.revert does to disks: a clone of the snapshot's VDI takes the place, on the same SR.
 
