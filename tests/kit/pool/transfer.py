@@ -17,12 +17,14 @@ restore=true is refused.
 Source: xen-api ocaml/xapi/{export,import,importexport,xapi_http}.ml.
 """
 
+import contextlib
 import html
 import io
 import tarfile
 import urllib.parse
 import uuid
 import xmlrpc.client
+from functools import partial
 
 from . import datamodel, wire
 from .database import NULL
@@ -352,7 +354,7 @@ class _Import:
         self.db, self.vms, self.objects = db, vms, objects
         self.force, self.dry_run = query.get("force") == "true", query.get("dry_run") == "true"
         self.fail = fail
-        self.table = {NULL: NULL}  #: "Ref:n": reference here
+        self.table = {}  #: reference in the file: reference here, of any class, as xapi has one table for all
         self.made, self.undo = [], []
 
     def run(self):
@@ -369,7 +371,8 @@ class _Import:
         except XenError:
             if not self.force:
                 for work in reversed(self.undo):
-                    work()
+                    with contextlib.suppress(XenError):  # import.ml, cleanup: what cannot be destroyed stays
+                        work()
             raise
         whole = [vm for vm in self.made if not self.db.get("VM", vm, "is_a_snapshot")]
         for vm in self.made:
@@ -491,6 +494,14 @@ class _Import:
         ref = self._create("VM", outside, row, **known)
         if ref is not None:
             self.made.append(ref)
+            self.undo[-1] = partial(self._destroy_vm, ref)
+            self.vms.update_allowed(ref)
+
+    def _destroy_vm(self, vm):
+        """As its user would destroy the VM."""
+        self.db.set("VM", vm, "current_operations", {})
+        self.db.set("VM", vm, "power_state", "Halted")
+        self.vms.vm_destroy("", vm)
 
     def _link_snapshots(self):
         for ref in self.made:

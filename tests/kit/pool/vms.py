@@ -184,7 +184,11 @@ class Vms:
         self.update_allowed(vm)
 
     def update_allowed(self, vm):
-        """What clients such as XenCenter look at before they offer an operation; no call looks at it."""
+        """What clients such as XenCenter look at before they offer an operation; no call looks at it.
+
+        Raises XenError, as `_verify_metrics`.
+        """
+        self._verify_metrics(vm)
         self.database.set("VM", vm, "allowed_operations", [each for each in _STATES if self._is_allowed(vm, each)])
 
     def _is_allowed(self, vm, operation):
@@ -216,6 +220,7 @@ class Vms:
 
     def verify_allowed(self, vm, operation):
         """What check_operation_error looks at, in its order."""
+        self._verify_metrics(vm)
         record, states = self.database.record("VM", vm), _STATES[operation]
         if operation in record["blocked_operations"]:
             raise XenError("OPERATION_BLOCKED", vm, record["blocked_operations"][operation])
@@ -229,6 +234,16 @@ class Vms:
             raise XenError("VM_IS_SNAPSHOT", vm, operation)
         if record["is_a_template"] and not record["is_a_snapshot"] and operation not in _OF_TEMPLATE:
             raise XenError("VM_IS_TEMPLATE", vm, operation)
+
+    def _verify_metrics(self, vm):
+        """Raises XenError for a VM with an object of another class as its metrics: xapi reads each object there is.
+
+        Source: xapi_vm_lifecycle.ml, maybe_get_metrics.
+        """
+        for table, name in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics")):
+            ref = self.database.get("VM", vm, name)
+            if any(self.database.exists(other, ref) for other in TABLES):
+                self.database.record(table, ref)
 
     def _require_host(self, vm, *more):
         """A VM runs where every SR of its disks and memory is plugged, and where it has room.

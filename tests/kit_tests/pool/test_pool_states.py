@@ -467,3 +467,33 @@ def test_a_network_is_the_first_of_its_name_or_of_its_bridge_or_made(office):
     for network in (other, office.net):
         office.db.destroy("network", network)
     assert [office.db.get("network", each, "bridge") for each in networks()] == ["xenbr0"]
+
+
+@pytest.mark.parametrize("name", ["metrics", "guest_metrics"])
+def test_a_vm_with_an_sr_as_its_metrics_is_neither_imported_whole_nor_destroyed(office, name):
+    """A real xapi also ends at its next start, as long as the SR is there."""
+    objects = exported(office)
+    srs = [each["id"] for each in objects if each["class"] == "SR"]
+    for vm in [each for each in objects if each["class"] == "VM"]:
+        vm["snapshot"][name] = srs[0]
+    before = office.db.refs("VM")
+
+    assert error(imported, office, objects)[:2] == ["HANDLE_INVALID", f"VM_{name}"]
+
+    (left,) = set(office.db.refs("VM")) - set(before)
+    assert error(office.do, "VM.destroy", left)[0] == "HANDLE_INVALID"
+    office.db.destroy("SR", office.db.get("VM", left, name))
+    office.do("VM.destroy", left)
+
+
+def test_an_object_with_the_id_of_nothing_is_found_where_nothing_is_looked_for(office):
+    objects = exported(office)
+    of = {cls: [each for each in objects if each["class"] == cls] for cls in ("SR", "VDI", "VM")}
+    lost = of["SR"][0]["id"]
+    of["SR"][0]["id"] = NULL
+    for vdi in [vdi["snapshot"] for vdi in of["VDI"] if vdi["snapshot"]["SR"] == lost]:
+        vdi["SR"] = NULL
+    for vm in of["VM"]:
+        vm["snapshot"]["affinity"] = NULL
+    _, record = imported(office, objects)
+    assert office.db.exists("SR", record["affinity"])
