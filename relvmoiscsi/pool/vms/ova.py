@@ -10,13 +10,27 @@ Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
 import re
-from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
-from relvmoiscsi.pool.vms import ova_fields
+from relvmoiscsi.pool.vms import ova_fields, ova_file
 from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
@@ -53,17 +67,6 @@ _VIF_TEXTS, _VIF_LISTS = ("MTU", "qos_algorithm_type", "locking_mode"), ("ipv4_a
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
-#: fields whose references lead into the file. An export numbers every reference, also NULL. An import keeps a reference
-#: to a missing object unchanged.
-REFERENCES = {
-    "VM": ("snapshot_of", "parent", "resident_on", "affinity", "metrics", "guest_metrics", "suspend_VDI"),
-    "VBD": ("VM", "VDI"),
-    "VIF": ("VM", "network"),
-    "VDI": ("SR",),
-    "VGPU": ("VM", "type", "GPU_group"),
-    "VTPM": ("VM",),
-}
-_IN_FILE = re.compile(r"Ref:[0-9]+\Z")
 
 #: fields that the edit sets, by class: the edit adds no field to a record, and every release of xapi writes these
 _NEEDED: Mapping[str, Sequence[str]] = {
@@ -140,6 +143,9 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
         for name in _NEEDED.get(thing.cls, ()):
             if name not in thing.fields:
                 raise _forged(f"a record of a {thing.cls} has no field {name}")
+    for thing, name, other in _misled(ova):
+        raise _forged(f"the field {name} of a {thing.cls} leads to {other}")
+    _clear_references(ova)
     # an import fails for an unknown GPU group, even without a reference to the group
     gone = [*edit.without, *(("VGPU_type", "GPU_group") if "VGPU" in edit.without else ())]
     dropped = [each for each in ova.things if each.cls in gone or not ova_fields.has_rule(each.cls, edit.is_known)]
@@ -160,8 +166,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
         main.set("generation_id", edit.generation_id)
     main.set("name_label", edit.name)
     main.set("name_description", f"{main.text('name_description')} {edit.description}".strip())
-    for thing, name in _references(ova):  # a reference to a missing object of the file becomes NULL
-        thing.set(name, NULL)
+    _clear_references(ova)  # to the dropped objects
     vms = ova.of("VM")
     snapshots = [CloneSnapshot(vm.text("name_label"), disks_of.get(vm.id, [])) for vm in vms if vm is not main]
     result = Edited(ova.document(), disks_of.get(main.id, []), vifs, old_networks, snapshots, notes)
@@ -186,6 +191,8 @@ def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -
         if vm.text("parent") in gone:
             vm.set("parent", _first_kept(vm.text("parent"), parents))
     ova.drop([thing for thing in ova.things if thing.id in gone or thing.text("VM") in gone])
+    vifs = {vif.id for vif in ova.of("VIF")}
+    ova.drop([proxy for proxy in ova.of("PVS_proxy") if proxy.text("VIF") not in vifs])
 
 
 def _is_disk(vbd: Thing) -> bool:
@@ -380,12 +387,35 @@ def _make_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
     return [note for note, is_so in told.items() if is_so]
 
 
-def _references(ova: Ova) -> List[Tuple[Thing, str]]:
-    """Return the fields with a reference to no object of the file; an import would keep a reference of the pool."""
-    there = {thing.id for thing in ova.things} | {NULL, ""}
-    return [
-        (thing, name) for thing in ova.things for name in REFERENCES.get(thing.cls, ()) if thing.text(name) not in there
-    ]
+def _misled(ova: Ova) -> Iterator[Tuple[Thing, str, str]]:
+    """Yield the references that lead to an object of another class, or to none where xapi needs one.
+
+    Each is (the object, its field, where the reference leads, for a sentence).
+    """
+    classes = {thing.id: thing.cls for thing in ova.things}
+    for thing in ova.things:
+        needed = ova_fields.NEEDED_REFERENCES.get(thing.cls, ())
+        for name, cls in ova_fields.REFERENCES.get(thing.cls, {}).items():
+            found = classes.get(thing.text(name))
+            if found is None and name in needed:
+                yield thing, name, "no object"
+            elif found not in (cls, None):
+                yield thing, name, f"an object of the class {said(str(found))}, and not {cls}"
+
+
+def _dangling(ova: Ova) -> Iterator[Tuple[Thing, str]]:
+    """Yield the references to no object of the file: an import would keep a reference of the pool."""
+    there = {thing.id for thing in ova.things} | {NULL}
+    for thing in ova.things:
+        for name in ova_fields.REFERENCES.get(thing.cls, {}):
+            if name in thing.fields and thing.text(name) not in there:
+                yield thing, name
+
+
+def _clear_references(ova: Ova) -> None:
+    """Set each reference to no object of the file to NULL."""
+    for thing, name in list(_dangling(ova)):
+        thing.set(name, NULL)
 
 
 def networks(document: bytes) -> Dict[str, Tuple[str, str]]:
@@ -421,9 +451,10 @@ def disks_of(document: bytes) -> Tuple[str, List[str], List[str]]:
 def dangling(cls: str, records: Iterable[Record]) -> List[str]:
     """Return the fields of pool records of a class that still hold a reference of an export file, such as "Ref:5".
 
-    Only references of REFERENCES can: a vm-admin may write such a text into others, such as VBD.qos_algorithm_type.
+    Only references into the file can: a vm-admin may write such a text into others, such as VBD.qos_algorithm_type.
     """
-    found = {name for record in records for name in REFERENCES[cls] if _IN_FILE.match(str(record.get(name)))}
+    names = ova_fields.REFERENCES[cls]
+    found = {name for record in records for name in names if ova_file.ID.fullmatch(str(record.get(name)))}
     return sorted(f"{cls}.{name}" for name in found)
 
 
@@ -450,7 +481,7 @@ def verify(document: bytes, edit: RecordEdit) -> None:
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
             outside.append(vbd)
-    outside += [thing for thing, _ in _references(ova)]
+    outside += [*(thing for thing, _, _ in _misled(ova)), *(thing for thing, _ in _dangling(ova))]
     for vm in ova.of("VM"):
         config, platform = vm.map("other_config"), vm.map("platform")
         is_started = not (vm.truth("is_a_template") or vm.truth("is_a_snapshot"))  # xapi starts neither

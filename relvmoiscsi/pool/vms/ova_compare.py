@@ -48,16 +48,6 @@ _ALSO: Mapping[str, str] = {
     "PVS_proxy": "site VIF",
     "PVS_site": "PVS_uuid",
 }
-#: those of them that are references into the file
-_REFERENCES: Mapping[str, Collection[str]] = {
-    "VM": ("snapshot_of", "parent", "affinity"),
-    "VBD": ("VM", "VDI"),
-    "VIF": ("VM", "network"),
-    "VDI": ("SR",),
-    "VGPU": ("VM", "type", "GPU_group"),
-    "VTPM": ("VM",),
-    "PVS_proxy": ("site", "VIF"),
-}
 _METRICS = {"VM_metrics": "metrics", "VM_guest_metrics": "guest_metrics"}  #: class: field of the VM
 
 #: maps of which xe can remove a key. Source: xen-api ocaml/xapi-cli-server/records.ml
@@ -139,7 +129,7 @@ def difference(ova: Ova, pool: ByClass, hosts: Records) -> str:
     for thing, record in pairs:
         for name in sorted(COMPARED[thing.cls]):
             value, own = thing.fields.get(name), record.get(name)
-            if name in _REFERENCES.get(thing.cls, ()):
+            if name in ova_fields.REFERENCES.get(thing.cls, {}):
                 lead = ids.get(str(own))
                 is_same = thing.text(name) == lead if lead is not None else thing.text(name) not in there
             else:
