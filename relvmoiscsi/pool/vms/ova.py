@@ -177,15 +177,21 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
 def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> None:
     """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot.
 
-    The other snapshots go with their objects; the children of a snapshot get its parent.
+    The other snapshots go with their objects; the children of a snapshot get its parent. A snapshot of another VM, such
+    as the parent of the VM, goes too: `clone` finds the snapshots that it has made by their VM.
     """
+    main.set("snapshot_of", NULL)
     gone = {vm.id: vm for vm in ova.of("VM") if vm is not main}
     if edit.snapshots:
         vdis = ova.by_id("VDI")
         there = {ref for ref, vdi in vdis.items() if edit.new_disk(vdi.text("uuid")) is not None}
         lacking = {vbd.text("VM") for vbd in ova.of("VBD") if _is_disk(vbd) and vbd.text("VDI") not in there}
-        gone = {each: vm for each, vm in gone.items() if each in lacking}
-        notes += [f"its snapshot {vm.text('name_label')!r} is not on the copy" for vm in gone.values()]
+        foreign = {each for each, vm in gone.items() if vm.text("snapshot_of") != main.id}
+        gone = {each: vm for each, vm in gone.items() if each in foreign or each in lacking}
+        for each, vm in gone.items():
+            name, of_another = repr(vm.text("name_label")), each in foreign
+            why = "without {}, a snapshot of another VM" if of_another else "its snapshot {} is not on the copy"
+            notes.append(why.format(name))
     parents = {each: vm.text("parent") for each, vm in gone.items()}
     for vm in ova.of("VM"):
         if vm.text("parent") in gone:
@@ -376,9 +382,12 @@ def _make_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
         for name in ("is_default_template", "ha_always_run", "is_control_domain"):
             vm.set(name, False)
         # last_booted_record, snapshot_metadata: whole records of VMs, which xapi may take for its own
-        for name in ("ha_restart_priority", "PCI_bus", "last_booted_record", "snapshot_metadata"):
+        for name in (
+            "ha_restart_priority", "PCI_bus", "last_booted_record", "snapshot_metadata", "transportable_snapshot_id",
+        ):  # fmt: skip
             vm.set(name, "")
-        vm.set("last_boot_CPU_flags", {})
+        for name in ("last_boot_CPU_flags", "snapshot_info"):
+            vm.set(name, {})
         vm.set("platform", _kept_platform(vm.map("platform")))
         vm.set("other_config", {**_kept("VM", vm.map("other_config")), **edit.marks})
         vm.set("tags", edit.tags)

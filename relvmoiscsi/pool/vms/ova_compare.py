@@ -33,7 +33,7 @@ ByClass = Mapping[str, Records]  #: records by class, and by reference
 
 #: compared values besides those of `ova_fields` that pass
 _ALSO: Mapping[str, str] = {
-    "VM": "name_label name_description power_state is_a_template is_a_snapshot snapshot_of snapshot_info parent "
+    "VM": "name_label name_description power_state is_a_template is_a_snapshot snapshot_of parent "
     "platform other_config bios_strings generation_id",
     "VBD": "VM VDI empty other_config",
     "VIF": "VM network other_config",

@@ -195,6 +195,33 @@ def test_a_field_that_leads_to_nothing_leads_nowhere_in_any_spelling(rich, edit,
         )
 
 
+@pytest.mark.parametrize("lead", [NULL, "itself"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_snapshot_of_another_vm_is_left_out(rich, edit, lead, is_known):
+    """The clone would get no such snapshot: a template without marks stayed after the clone was destroyed."""
+    file = ova_file.Ova(rich)
+    (snapshot,) = [vm for vm in file.of("VM") if vm.truth("is_a_snapshot")]
+    snapshot.set("snapshot_of", snapshot.id if lead == "itself" else lead)
+    file.main().set("parent", snapshot.id)
+    done = ova.edited(file.document(), edit._replace(snapshots=True, is_known=is_known))
+    (vm,) = things(done.document, "VM")
+    assert vm.text("parent") == NULL and not done.snapshots
+    assert f"without {snapshot.text('name_label')!r}, a snapshot of another VM" in done.notes
+
+
+def test_a_vm_is_a_snapshot_of_no_vm(rich, edit):
+    file = ova_file.Ova(rich)
+    file.main().set("snapshot_of", file.main().id)
+    done = ova.edited(file.document(), edit)
+    assert ova_file.Ova(done.document).main().text("snapshot_of") == NULL
+
+
+def test_what_is_said_of_a_snapshot_for_no_reader_is_left_out(document, edit):
+    told = forged(document, transportable_snapshot_id="x", snapshot_info=mapped(a="b"))
+    (vm,) = things(ova.edited(told, edit).document, "VM")
+    assert (vm.text("transportable_snapshot_id"), vm.map("snapshot_info")) == ("", {})
+
+
 @pytest.mark.parametrize("snapshots", [False, True])
 def test_the_proxy_of_a_snapshot_goes_with_the_snapshot(rich, edit, snapshots):
     """xapi copies a PVS proxy with a VIF, and makes no proxy without its VIF."""

@@ -18,7 +18,7 @@ OTHERS = ("VGPU", "VGPU_type", "GPU_group", "VTPM")  #: that the simulated pool 
 OVERWRITTEN = {
     "VM": "is_default_template suspend_VDI resident_on scheduled_to_be_resident_on PCI_bus is_control_domain metrics "
     "guest_metrics last_boot_CPU_flags last_booted_record ha_always_run ha_restart_priority snapshot_time "
-    "transportable_snapshot_id snapshot_metadata tags protection_policy appliance",
+    "transportable_snapshot_id snapshot_info snapshot_metadata tags protection_policy appliance",
     "VBD": "currently_attached",
     "VIF": "currently_attached",
     "VDI": "uuid sm_config snapshot_of parent",
