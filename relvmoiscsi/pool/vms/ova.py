@@ -29,7 +29,7 @@ from typing import (
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
-from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
+from relvmoiscsi.pool.records import DEVICE, NO_DEVICE, shown_device
 from relvmoiscsi.pool.vms import ova_fields, ova_file
 from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -77,6 +77,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
 
 _ISO, _NO_ISO = "iso", "user"  #: content_type of an SR
 _PHYSICAL = "udev"  #: type of the SR for the drives of a host
+_FOR_READING = "RO"  #: mode of a VBD
 
 
 class RecordEdit(NamedTuple):
@@ -158,6 +159,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     if lost:
         notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
     _keep_snapshots(ova, main, edit, notes)
+    _rebuild_drives(ova, edit, notes)
     disks_of = _move_disks(ova, main, edit, notes)
     vifs, old_networks = _move_vifs(ova, main, edit)
     notes += _make_inactive(ova, main, edit)
@@ -206,23 +208,6 @@ def _is_disk(vbd: Thing) -> bool:
     return vbd.text("type").lower() == "disk" and not vbd.truth("empty")
 
 
-def _verify_devices(ova: Ova) -> None:
-    """Raises Refused where xapi takes two drives of a VM for one device, and would refuse the import."""
-    taken: Dict[Tuple[str, Place], Thing] = {}
-    for vbd in ova.of("VBD"):
-        for place in sorted(places_of(vbd.text("userdevice"))):
-            other = taken.setdefault((vbd.text("VM"), place), vbd)
-            if other is not vbd:
-                raise (
-                    Refused(
-                        "xapi takes two drives of the VM, or of a snapshot, for one device: "
-                        f"{other.text('userdevice')} and {vbd.text('userdevice')}."
-                    )
-                    .in_state("Nothing was made.")
-                    .advising("Attach one of these drives to the VM again, at another device.")
-                )
-
-
 def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     """Return the nearest ancestor outside `parents`, which gets shorter ways; NULL for a circle."""
     way: Dict[str, None] = {}
@@ -232,6 +217,71 @@ def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     parent = NULL if parent in parents else parent
     parents.update(dict.fromkeys(way, parent))
     return parent
+
+
+def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
+    """Make each drive that is no disk a CD drive for reading: with its ISO, or empty. Leave out what cannot be one.
+
+    A vm-admin may set mode, type and device of a drive as VBD.create takes none. Raises Refused for two disks at one
+    device, and for a disk that the type of its drive denies. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+    """
+    vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
+    taken: Dict[Tuple[str, Place], str] = {}  #: devices, by VM (id) and place
+    gone = []
+    for vbd in sorted(ova.of("VBD"), key=lambda vbd: not _is_disk(vbd)):  # a drive gives way to a disk
+        vm, device, kind = vbd.text("VM"), vbd.text("userdevice"), vbd.text("type")
+        places = [(vm, place) for place in places_of(device)] if DEVICE.fullmatch(device) is not None else []
+        other = next((taken[place] for place in places if place in taken), None)
+        if _is_disk(vbd):
+            if not places:
+                why = NO_DEVICE if DEVICE.fullmatch(device) is None else "no device of xapi"
+                raise (
+                    Refused(f"A disk of the VM has the device {said(device)}, which is {why}.")
+                    .in_state("Nothing was made.")
+                    .advising(_AT_ANOTHER)
+                )
+            if other is not None:
+                raise (
+                    Refused(f"xapi takes the disks {other} and {device} of the VM for one device.")
+                    .in_state("Nothing was made.")
+                    .advising(_AT_ANOTHER)
+                )
+            taken.update(dict.fromkeys(places, device))
+            continue
+        vdi = None if vbd.truth("empty") else vdis.get(vbd.text("VDI"))
+        home = srs.get(vdi.text("SR")) if vdi is not None else None
+        has_iso = _is_iso(home, edit)
+        if vdi is not None and not (has_iso or _is_physical(home)):
+            of_disk = f"{said(vdi.text('name_label'))} ({said(vdi.text('uuid'))})"
+            if vbd.text("mode").upper() == _FOR_READING:
+                notes.append(f"its drive {shown_device(device)} is empty: the pool has no such SR with ISOs")
+            elif edit.omits_disks:
+                notes.append(f"without {of_disk}, whose drive {shown_device(device)} has the type {said(kind)}")
+            else:
+                raise (
+                    Refused(
+                        f"The drive {shown_device(device)} of the VM may write to {of_disk}, but has the type "
+                        f"{said(kind)}, which is no disk."
+                    )
+                    .in_state("Nothing was made.")
+                    .advising(
+                        "If the VM needs the disk, set the type of the drive to Disk. "
+                        "--omit-disks clones the VM without the disk."
+                    )
+                )
+        if kind.lower() != "cd" or not places or other is not None:
+            gone.append(vbd)
+            notes.append(f"without its drive {shown_device(device)} of the type {said(kind)}")
+            continue
+        taken.update(dict.fromkeys(places, device))
+        vbd.set("mode", _FOR_READING)
+        if not has_iso:
+            vbd.set("VDI", NULL)
+            vbd.set("empty", True)
+    ova.drop(gone)
+
+
+_AT_ANOTHER = "Attach the disk to the VM again, at another device."
 
 
 def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Dict[str, List[CloneDisk]]:
@@ -244,29 +294,12 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
     moved: Dict[str, Record] = {}  #: VDIs on the copy, by id of the VDI in the file
     homes: Set[str] = set()  #: SRs (ids) of the moved VDIs
     disks_of: Dict[str, List[CloneDisk]] = {}
-    omitted, missing, floppies = [], [], []
+    omitted, missing = [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
-        if DEVICE.fullmatch(device) is None or not places_of(device):
-            raise (
-                Refused(f"A disk of the VM has the device {said(device)}, which is {NO_DEVICE}.")
-                .in_state("Nothing was made.")
-                .advising("Attach the disk to the VM again, at another device.")
-            )
-        home = srs.get(vdi.text("SR")) if vdi is not None else None
         if not _is_disk(vbd):
-            if vdi is not None and _is_iso(home, edit):
-                used.add(vdi.id)
-                continue
-            if vbd.text("type").lower() == "floppy":
-                floppies.append(vbd)
-                notes.append(f"without its drive {device}: xapi makes no empty Floppy drive")
-                continue
-            if home is not None and home.text("type") != _PHYSICAL:
-                notes.append(f"its drive {device} is empty: the pool has no such SR with ISOs")
-            vbd.set("VDI", NULL)
-            vbd.set("empty", True)
+            used.add(vbd.text("VDI"))
             continue
         if vdi is None:
             raise Refused(f"The disk {device} of the VM has no VDI in its records.")
@@ -279,8 +312,17 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
             missing.append(f"{device} {said(name)} ({old})")
             notes.append(f"without its disk {device}, {said(name)} ({old}), which is not on the copy")
             continue
+        home = srs.get(vdi.text("SR"))
         if home is None or _is_iso(home, edit):
             raise _forged(f"the disk {device} is in no SR that has disks")
+        if new.get("read_only") and vbd.text("mode").upper() != _FOR_READING:
+            raise (
+                Refused(f"The VDI {new['uuid']} of the copy, for the disk {device} of the VM, is for reading alone.")
+                .in_state("Nothing was made.")
+                .advising(
+                    "Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command."
+                )
+            )
         moved[vdi.id] = new
         used.add(vdi.id)
         homes.add(vdi.text("SR"))
@@ -291,8 +333,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
         )
     if omitted and main.id not in disks_of:
         raise Refused("No disk of the VM is on this copy.").advising("Select other VMs.")
-    ova.drop([*omitted, *floppies])
-    _verify_devices(ova)
+    ova.drop(omitted)
     ova.drop([vdi for vdi in vdis.values() if vdi.id not in used])
     for each, new in moved.items():
         names = {"snapshot_of": NULL, "parent": NULL, "uuid": new["uuid"], "location": new["location"]}
@@ -313,6 +354,10 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
 
 def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
+
+
+def _is_physical(sr: Optional[Thing]) -> bool:
+    return sr is not None and sr.text("type") == _PHYSICAL
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[str, str]]:
@@ -488,7 +533,8 @@ def verify(document: bytes, edit: RecordEdit) -> None:
         if not ova_fields.has_rule(thing.cls, edit.is_known) or ova_fields.rebuild(thing, edit.is_known):
             outside.append(thing)
     for vbd in ova.of("VBD"):
-        if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
+        is_good = vbd.text("VDI") in vdis if _is_disk(vbd) else vbd.text("mode") == _FOR_READING
+        if vbd.truth("currently_attached") or not is_good:
             outside.append(vbd)
     outside += [*(thing for thing, _, _ in _misled(ova)), *(thing for thing, _ in _dangling(ova))]
     for vm in ova.of("VM"):

@@ -8,6 +8,7 @@ import pytest
 
 from kit.advised import commands_in
 from kit.office import RESTORE
+from kit.pool.database import NULL
 from kit.xe import xe
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.connection import connect
@@ -149,3 +150,35 @@ def test_a_disk_in_a_running_cd_drive_is_lent_after_the_printed_command(lab, cop
     assert ran.status == 4 and "eject it from the CD drive of 'tenant'" in " ".join(ran.err.split())
     eject(lab, ran.err)
     assert pool_command(*words).status == 0 and len(lab.pool.db.refs("VBD", VM=helper)) == 1
+
+
+@pytest.mark.parametrize("mode", ["RO", "RW"])
+@pytest.mark.parametrize("kind", ["CD", "Floppy"])
+def test_an_empty_drive_of_any_type_and_mode_keeps_no_clone_from_being_made(halted, pool_command, kind, mode):
+    """VBD.set_type and VBD.set_mode take what VBD.create refuses; an import makes each drive by VBD.create."""
+    halted.pool.db.create("VBD", VM=halted.web, VDI=NULL, userdevice="3", type=kind, mode=mode, empty=True)
+    ran = pool_command(*CLONE)
+    assert ran.status == 0, ran.err
+    made = halted.pool.db.refs("VBD", type="CD", mode="RO", empty=True)
+    assert len(made) == (1 if mode == "RW" else 2) if kind == "CD" else not made
+
+
+@pytest.mark.parametrize("kind", ["CD", "Floppy"])
+def test_a_disk_that_became_a_drive_for_writing_is_refused_by_the_plan(halted, pool_command, kind):
+    (vbd,) = halted.pool.db.refs("VBD", VM=halted.web)
+    halted.pool.db.create("VBD", VM=halted.web, VDI=halted.vdi("Production", "data")[0], userdevice="1")
+    halted.pool.db.set("VBD", vbd, "type", kind)
+    for last in ("--dry-run", "--yes"):
+        ran = pool_command(*CLONE[:-1], last)
+        text = " ".join((ran.err + ran.out).split())
+        assert ran.status == 4 and "drive 0 of the VM may write to 'root disk'" in text and "--omit-disks" in text
+    assert pool_command(*CLONE, "--omit-disks").status == 0
+
+
+@pytest.mark.parametrize("device", ["xvda", "hda"])
+def test_two_disks_at_one_device_are_refused_by_the_plan(halted, pool_command, device):
+    halted.pool.db.create("VBD", VM=halted.web, VDI=halted.vdi("Production", "data")[0], userdevice=device)
+    ran = pool_command(*CLONE[:-1], "--dry-run")
+    assert ran.status == 4 and f"takes the disks 0 and {device} of the VM for one" in " ".join(
+        (ran.err + ran.out).split()
+    )

@@ -10,6 +10,7 @@ import pytest
 from kit.pool import transfer
 from kit.pool.datamodel import FIELDS, find
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.vms import ova, ova_fields, ova_file
 from relvmoiscsi.pool.vms.inventory import NULL
 
@@ -544,7 +545,7 @@ def with_cd(document, vdi, sr, **claims):
     data = ova_file.members_of(root)["objects"].find("array/data")
     known = {cls: [each for each in data if thing_of(each).cls == cls][0] for cls in ("VBD", "VDI", "SR")}
     fields = {
-        "VBD": {"type": "CD", "VDI": "Ref:8001", "userdevice": "7"},
+        "VBD": {"type": "CD", "mode": "RO", "VDI": "Ref:8001", "userdevice": "7"},
         "VDI": {"SR": "Ref:8002", **vdi},
         "SR": {"uuid": sr, **claims},
     }
@@ -578,3 +579,80 @@ def test_an_sr_with_isos_that_calls_itself_otherwise_is_one_with_isos(document, 
     (sr,) = [sr for sr in things(done.document, "SR") if sr.text("uuid") == "iso-sr"]
     (vdi,) = [vdi for vdi in things(done.document, "VDI") if vdi.text("SR") == sr.id]
     assert (sr.text("content_type"), vdi.text("location"), vdi.map("sm_config")) == ("iso", "a.iso", {})
+
+
+# --- drives as VBD.set_mode, VBD.set_type and VBD.set_userdevice leave them, and VBD.create makes none
+
+
+def drive(document, device, vdi="", **fields):
+    """The records with a drive like that of the first disk: with the VDI of this label, or empty."""
+    root = ET.fromstring(document)
+    data = ova_file.members_of(root)["objects"].find("array/data")
+    made = copy.deepcopy(next(each for each in data if thing_of(each).cls == "VBD"))
+    ova_file.put(ova_file.members_of(made)["id"], "Ref:8000")
+    lead = next((each.id for each in things(document, "VDI") if each.text("name_label") == vdi), NULL)
+    for name, value in {"userdevice": device, "VDI": lead, "empty": not vdi, **fields}.items():
+        thing_of(made).set(name, value)
+    data.append(made)
+    return ET.tostring(root)
+
+
+def drives(document):
+    """(Device, type, mode, empty) of the drives that are no disks."""
+    vbds = [vbd for vbd in things(document, "VBD") if vbd.text("type") != "Disk" or vbd.truth("empty")]
+    return [(vbd.text("userdevice"), vbd.text("type"), vbd.text("mode"), vbd.truth("empty")) for vbd in vbds]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("device", "kind", "mode", "is_there"),
+    [
+        ("3", "CD", "RO", True), ("3", "CD", "RW", True), ("xvdd", "cd", "rw", True), ("0", "CD", "RO", False),
+        ("xvda", "CD", "RO", False), ("x", "CD", "RO", False), ("3", "Floppy", "RO", False),
+        ("fda", "Floppy", "RW", False), ("3", "Disk", "RW", False), ("hdzzz", "CD", "RO", False),
+    ],
+)  # fmt: skip
+def test_an_empty_drive_is_one_that_xapi_makes_or_left_out(document, edit, device, kind, mode, is_there, is_known):
+    done = ova.edited(drive(document, device, type=kind, mode=mode), edit._replace(is_known=is_known))
+    assert drives(done.document) == ([(device, kind, "RO", True)] if is_there else [])
+    assert [note for note in done.notes if "its drive" in note] == (
+        [] if is_there else [f"without its drive {records.shown_device(device)} of the type {kind!r}"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["CD", "Floppy"])
+def test_a_disk_whose_drive_says_that_it_is_none_is_refused_by_its_name(document, edit, kind, day):
+    label = day.db.get("VDI", day.data, "name_label")
+    forged = drive(document, "5", label, type=kind, mode="RW")
+    with pytest.raises(Refused, match=f"The drive 5 of the VM may write to '{label}' .* has the type '{kind}'") as told:
+        ova.edited(forged, edit)
+    assert "--omit-disks" in told.value.advice
+    done = ova.edited(forged, edit._replace(omits_disks=True))
+    assert [row[1:] for row in drives(done.document)] == ([("CD", "RO", True)] if kind == "CD" else [])
+    assert [note for note in done.notes if note.startswith(f"without '{label}'")]
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [("xvda", "takes the disks 0 and xvda of the VM for one device"), ("hda", "0 and hda"), ("hdzzz", "no device of")],
+)
+def test_a_disk_that_xapi_would_not_attach_is_refused(document, edit, device, says):
+    label = next(vdi.text("name_label") for vdi in things(document, "VDI"))
+    with pytest.raises(Refused, match=says):
+        ova.edited(drive(document, device, label), edit)
+
+
+def test_a_disk_that_is_for_reading_alone_is_refused(document, edit):
+    def new_disk(old, known=edit.new_disk):
+        return known(old) and {**known(old), "read_only": True}
+
+    edit = edit._replace(new_disk=new_disk)
+    with pytest.raises(Refused, match="for the disk 0 of the VM, is for reading alone"):
+        ova.edited(document, edit)
+    ova.edited(document.replace(b"<value>RW</value>", b"<value>RO</value>"), edit)
+
+
+def test_the_second_look_finds_a_cd_drive_for_writing(document, edit):
+    good = ova.edited(drive(document, "3", type="CD", mode="RO"), edit).document
+    with pytest.raises(Refused, match="This is a bug"):
+        ova.verify(good.replace(b"<value>RO</value>", b"<value>RW</value>"), edit)
