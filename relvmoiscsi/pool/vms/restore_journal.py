@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
 from relvmoiscsi.pool.records import WAS, shown_device
@@ -115,8 +115,10 @@ def has_an_end(now: VmNow) -> bool:
 def must_have_an_end(now: VmNow) -> None:
     """Raises Refused where the restore that this run ends has an end already, since the run read the VM."""
     if not has_an_end(now):
-        raise Refused(f"Another client has just ended the restore of the VM {now.record['name_label']!r}.").advising(
-            "Repeat the command."
+        raise (
+            Refused(f"Another client has just ended the restore of the VM {now.record['name_label']!r}.")
+            .in_state(NOTHING_CHANGED)
+            .advising("Repeat the command.")
         )
 
 
