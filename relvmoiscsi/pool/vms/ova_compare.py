@@ -150,9 +150,11 @@ def _is_same(value: ET.Element, own: Any) -> bool:
     if not isinstance(own, float):
         return bool(_of_export(value) == _of_record(own))
     try:
-        return math.isclose(float(text_of(value)[:40]), own)  # with 15 or 17 digits
+        written = float(text_of(value)[:40])
     except ValueError:
         return False
+    # with 15 or 17 digits. A vm-power-admin may set NaN, which equals nothing
+    return math.isclose(written, own) or (math.isnan(written) and math.isnan(own))
 
 
 def _of_export(value: ET.Element) -> Any:
