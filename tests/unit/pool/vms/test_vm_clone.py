@@ -223,21 +223,6 @@ def test_where_a_rescue_has_the_disk_clone_names_the_command_that_takes_it_back(
 # --- what a copy has
 
 
-def test_a_clone_is_without_a_floppy_drive_because_an_import_makes_no_empty_one(day):
-    day.db.create("VBD", VM=day.web, VDI=day.elsewhere(), userdevice="fda", type="Floppy")
-    (done,) = day.clone("web")
-    assert done.status == "cloned" and "without its drive fda: xapi makes no empty Floppy drive" in done.notes
-    assert set(day.lab.disks_of(day.ref_of(done))) == {"0", "1"}
-
-
-@pytest.mark.parametrize("device", ["xvda", "hda"])
-def test_a_vm_with_two_drives_that_xapi_takes_for_one_is_not_cloned(day, device):
-    """A vm-admin sets the device (VBD.set_userdevice). The import would fail."""
-    day.db.create("VBD", VM=day.web, userdevice=device, type="CD", mode="RO", empty=True)
-    (done,) = day.clone("web")
-    assert "takes two drives of the VM, or of a snapshot, for one device: 0 and " + device in str(done.error)
-
-
 def test_what_the_facts_say_of_each_field(day):
     """HA, PCI, backup tags and automatic start stay behind; firmware, vTPM and the rest come along."""
     db = day.db
