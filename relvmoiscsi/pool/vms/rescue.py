@@ -88,13 +88,16 @@ def lend(
 
     If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
     """
+    with run_states.unchanged():
+        planned = _plan(pool, found, copy, vdi, vm, writable)
+        if planned.status != ALREADY:
+            calls.verify_may_call("VBD.create")
     if dry_run:
-        return _plan(pool, found, copy, vdi, vm, writable)
+        return planned
     to = found.vms[vm]
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue") as held:
         with run_states.unchanged():
             records.verify_not_discarded(calls, [copy.uuid])
-            planned = _plan(pool, found, copy, vdi, vm, writable)
             records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
@@ -231,8 +234,14 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str], dry_run: bool = False) -> List[Lent]:
-    """Unplug and destroy these VBDs. A disk that fails stops no other disk, such as while another client works."""
+    """Unplug and destroy these VBDs. A disk that fails stops no other disk, such as while another client works.
+
+    Raises PoolFailure where the role of this user does not suffice.
+    """
     results = []
+    if lent_by:
+        with run_states.unchanged():
+            calls.verify_may_call("VBD.destroy")
     for vbd in lent_by:
         record = found.vbds[vbd]
         vdi, name = copy.vdis[record["VDI"]], str(found.vms[record["VM"]]["name_label"])
