@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Lend a disk of a copy to a VM, read-only unless a person asks for write access; take lent disks back."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
@@ -187,16 +187,29 @@ def _done(copy: Copy, vdi: str, vm: Record) -> str:
 
 
 def warning(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
-    """Return what a person must know before a disk is lent that halted VMs have too; "" for no such VM."""
+    """Return what a person must know before a disk is lent that halted VMs have too; "" for no such VM.
+
+    A CD drive only reads, as the VM of the lent disk does: it keeps no VM from its start.
+    """
     users = [ref for ref in found.users_of(vdi) if ref != vm and not _lent_to(found, vdi, ref)]
-    if not users:
-        return ""
-    names = some_of([repr(found.vms[ref]["name_label"]) for ref in users])
-    to = found.vms[vm]
-    return (
-        f"VMs that are shut down have this disk too: {names}. No such VM can start while {to['name_label']!r} runs "
-        f"with the disk. Take the disk back first: {_done(copy, vdi, to)}."
-    )
+    ejects = {ref: found.eject_commands(vdi, ref) for ref in users}
+    to, sentences = found.vms[vm], []
+
+    def named(refs: Iterable[str]) -> str:
+        return some_of([repr(found.vms[ref]["name_label"]) for ref in refs])
+
+    owners, readers = [ref for ref in users if not ejects[ref]], [ref for ref in users if ejects[ref]]
+    if owners:
+        sentences.append(
+            f"VMs that are shut down have this disk too: {named(owners)}. No such VM can start while "
+            f"{to['name_label']!r} runs with the disk. Take the disk back first: {_done(copy, vdi, to)}."
+        )
+    if readers:
+        commands = some_of([each for ref in readers for each in ejects[ref]])
+        sentences.append(
+            f"The disk is in a CD drive of VMs that are shut down: {named(readers)}. Empty the drive: {commands}."
+        )
+    return " ".join(sentences)
 
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:

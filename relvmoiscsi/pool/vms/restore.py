@@ -73,6 +73,7 @@ class Restored(NamedTuple):
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
     was_halted: bool = False  #: whether the VM was halted when the run last read its record
+    start_block: str = ""  #: the sentence on the block of its start by a user; "" without one
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
     unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
@@ -88,7 +89,7 @@ class Restored(NamedTuple):
             "status": self.status,
             "disks": [disk.facts() for disk in self.disks],
             "no_longer_needed": list(self.waiting),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *([self.start_block] if self.waits_for_start and self.start_block else [])],
             "shuts_down": self.shuts_down,
             "problem": None if self.error is None else str(self.error),
         }
@@ -96,7 +97,8 @@ class Restored(NamedTuple):
 
 def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restored:
     result = Restored(record["uuid"], record["name_label"], status, *more, **others)
-    return result._replace(was_halted=record["power_state"] == "Halted")
+    block = restore_journal.start_block(record)
+    return result._replace(was_halted=record["power_state"] == "Halted", start_block=block)
 
 
 # --- restore

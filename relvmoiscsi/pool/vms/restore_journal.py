@@ -399,6 +399,16 @@ def is_start_blocked(record: Record) -> bool:
     return all(operation in record["blocked_operations"] for operation in _OPERATIONS)
 
 
+def start_block(record: Record) -> str:
+    """Return the sentence on the block of a VM's start by a user; "" without one. A run removes its own block."""
+    if "start" not in record["blocked_operations"] or "start" in _blocked(record):
+        return ""
+    return (
+        f"A user has blocked the start of the VM: {said(record['blocked_operations']['start'])}. Ask that user before "
+        f"you remove the block: {vbds.unblock_command(record, 'start')}."
+    )
+
+
 def is_begun(now: VmNow) -> bool:
     """Has a run begun to swap disks of this VM, and not ended? A vm-admin may remove the block, and not the key."""
     return bool(_blocked(now.record)) or _has_priority(now)

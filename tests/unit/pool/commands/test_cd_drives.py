@@ -89,6 +89,27 @@ def test_a_rescue_refuses_a_vm_with_the_original_in_its_cd_drive_and_prints_the_
     assert pool_command(*words).status == 0
 
 
+@pytest.mark.parametrize(
+    ("state", "more", "is_refused"),
+    [("Halted", [], False), ("Halted", ["--rw"], True), ("Running", [], True), ("Running", ["--rw"], True)],
+)
+def test_a_rescue_of_a_disk_in_a_cd_drive_of_another_vm_prints_the_command(
+    lab, copy, pool_command, state, more, is_refused
+):
+    """Two VMs that only read start both."""
+    lab.vm("helper")
+    lent = disk_of(lab, "a copy")
+    insert(lab, lab.vm("tenant", state=state), lent, currently_attached=state == "Running")
+    words = ("rescue", "a copy", lab.pool.db.get("VDI", lent, "uuid"), "--vm", "helper", *more, "--yes")
+    ran = pool_command(*words)
+    text = " ".join(ran.err.split())
+    assert ran.status == (4 if is_refused else 0)
+    assert is_refused or "warning: The disk is in a CD drive of VMs that are shut down: 'tenant'. Empty" in text
+    assert "No such VM can start" not in text
+    eject(lab, ran.err)
+    assert pool_command(*words).status == 0
+
+
 @pytest.mark.parametrize("with_disk", [False, True])
 def test_a_discard_with_a_mark_prints_the_command_that_ends_it(lab, copy, with_disk):
     """As Ansible's `lun` calls it. A VM with a disk there has another way."""
