@@ -265,7 +265,7 @@ def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
                     )
                     .in_state("Nothing was made.")
                     .advising(
-                        "If the VM needs the disk, set the type of the drive to Disk. "
+                        "Give the drive the type Disk again if the VM needs the disk. "
                         "--omit-disks clones the VM without the disk."
                     )
                 )
