@@ -65,13 +65,13 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_text_map, "other_config blocked_operations current_operations"),
     },
     "VBD": {
-        **_fields(is_text, "uuid VM VDI userdevice mode type qos_algorithm_type"),
+        **_fields(is_text, "uuid VM VDI userdevice device mode type qos_algorithm_type"),
         **_fields(is_truth, "empty bootable unpluggable currently_attached"),
         **_fields(is_text_map, "other_config qos_algorithm_params"),
     },
     "VDI": {
         **_fields(is_text, "uuid name_label name_description location SR on_boot type snapshot_of"),
-        **_fields(is_truth, "managed is_a_snapshot cbt_enabled sharable"),
+        **_fields(is_truth, "managed is_a_snapshot cbt_enabled sharable read_only"),
         **_fields(is_whole, "virtual_size"),
         **_fields(is_texts, "VBDs tags"),
         **_fields(is_text_map, "other_config"),

@@ -30,8 +30,8 @@ _FRAME_BYTES = 1 << 10  #: what a call has beside its arguments: the method, the
 _NO_POOL = "Check --pool, and the release of xapi there."
 #: against records that a user has filled
 _SHORTER = (
-    "Give these objects in the pool shorter or fewer texts: tags, names, other_config. `xe-toolstack-restart` on the "
-    "master removes all tasks."
+    "Give these objects in the pool shorter or fewer texts: tags, names, other_config, gui_config of the pool. "
+    "`xe-toolstack-restart` on the master removes all tasks."
 )
 
 Record = Dict[str, Any]

@@ -395,6 +395,12 @@ def to_tell(locks: Sequence[Lock], what: LockName) -> List[Lock]:
     return sorted(last.values(), key=lambda each: (each.what != what, each.what, each.begin != KEY))
 
 
+def verify_may_break(calls: Calls, locks: Sequence[Lock]) -> None:
+    """Raises PoolFailure where the role of this user may not break one of these locks. An open lock needs less."""
+    if any(each.begin == KEY for each in locks):
+        calls.verify_may_call("pool.remove_from_other_config")
+
+
 def unlock(calls: Calls, told: Sequence[Lock]) -> List[Lock]:
     """Break the locks of the runs in `told` (from `to_break`). Return the broken locks. Raises PoolFailure.
 

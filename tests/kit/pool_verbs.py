@@ -6,6 +6,12 @@ from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import inventory, move_home, rescue, restore
 
+#: of a disk, as an entry of a journal has it
+VBD = {
+    **{"bootable": True, "mode": "RW", "type": "Disk", "unpluggable": True},
+    **{"other_config": {}, "qos_algorithm_type": "", "qos_algorithm_params": {}},
+}
+
 
 def run(day, work, sr=None, where=None):
     """What `work` gives of (calls, inventory, copy)."""

@@ -136,6 +136,7 @@ MAY_TAKE_INT = {
     "iscsi.lun_device": "a number of bytes",
     "iscsi.text_keys": "a pattern allows ten digits",
     "lun.lun_url": "a pattern allows eight digits",
+    "pool.vms.device_numbers": "the digits of OCaml, of which a pattern and a limit allow 21",
     "pool.vms.move_home": "a part of a number of bytes",
     "portal": "a pattern allows few digits",
     "sr_driver.hba.config": "a pattern allows few digits",

@@ -24,7 +24,7 @@ from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, 
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, WARNING, NightLog, events
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.pool.vms import inventory, run_states
 from relvmoiscsi.scsi_id_text import certain_scsi_id
 from relvmoiscsi.wording import printable, said, some_of
 
@@ -140,6 +140,8 @@ class UnlockCommand(PoolChange):
         with self.opened() as (calls, pool):
             what = self._locked(calls, pool)
             locks = lock.to_break(calls, what)
+            with run_states.unchanged():
+                lock.verify_may_break(calls, locks)
             found = lock.to_tell(locks, what)
             if self.dry_run:
                 would = [f"lock {each.what}: would be unlocked; it is locked by {each.text()}" for each in found]

@@ -10,7 +10,7 @@ from relvmoiscsi.pool import records
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next_discard, next_start
-from relvmoiscsi.pool.vms import choice, inventory, rescue
+from relvmoiscsi.pool.vms import choice, inventory, rescue, restore_journal
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.wording import printable, said, shell_command
@@ -83,8 +83,9 @@ class RescueCommand(PoolChange):
             with self.work(repr(planned.name), "lend"), waiting("the pool"):
                 result = rescue.lend(calls, pool, found, copy, vdi, vm, rw)
         to = found.vms[vm]
-        start = [next_start(to["uuid"])] if to["power_state"] == "Halted" else []
-        return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]), start)
+        is_halted, block = to["power_state"] == "Halted", restore_journal.start_block(to)
+        to_know = [rescue.TO_KNOW, *([] if rw else [rescue.READ_ONLY]), *([block] if is_halted and block else [])]
+        return _lent(copy, [result], to_know, [next_start(to["uuid"])] if is_halted and not block else [])
 
 
 _MODES = {"RO": "read-only", "RW": "with write access"}

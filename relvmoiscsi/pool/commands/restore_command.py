@@ -201,8 +201,8 @@ def _lines(result: Restored, pool: Optional[Pool]) -> List[str]:
     if result.shuts_down and result.status in _WOULD_BE:
         lines.append("  the VM is running: the run would shut the VM down and leave the VM halted")
     if result.waits_for_start:
-        was = "was shut down and " if result.shuts_down else ""
-        lines.append(f"  the VM {was}is halted: start the VM when you are ready")
+        was, block = "was shut down and " if result.shuts_down else "", result.start_block
+        lines.append(f"  the VM {was}is halted{f'. {block}' if block else ': start the VM when you are ready'}")
     before = {disk.old for disk in result.disks if result.status == restore.HOME}
     for uuid in result.waiting:
         what = "disk before, once nobody needs it" if uuid in before else "no longer needed"
@@ -226,7 +226,7 @@ def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[ShellComma
     steps, notes = [], []  # type: List[ShellCommand], List[str]
     unused: Dict[str, List[str]] = {}  #: UUIDs of copies that a VM needs no more, by UUID of the VM
     for each in results:
-        if each.waits_for_start:
+        if each.waits_for_start and not each.start_block:
             steps.append(next_start(each.vm))
         ended = each.status in (restore.UNDONE, restore.HOME)
         unused[each.vm] = [*(disk.sr for disk in each.disks if ended), *each.unused_copies]

@@ -16,6 +16,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
 from relvmoiscsi.pool.vdis import Origin, is_derived, marked_old
 from relvmoiscsi.pool.vms import lineage, restore_entries
+from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
@@ -70,6 +71,19 @@ class Inventory(_Records):
     def vbds_of(self, vm: str) -> Records:
         return self.grouped("vbds", "VM").get(vm, {})
 
+    def vbds_by_place(self, vm: str) -> Dict[Place, List[str]]:
+        """Return the VBDs of a VM by the disks that xapi takes their devices for. Computed once for a VM.
+
+        A drive that was plugged keeps its place in VBD.device, whatever its name is since.
+        """
+        known: Dict[str, Dict[Place, List[str]]] = self.__dict__.setdefault("by place", {})
+        if vm not in known:
+            known[vm] = {}
+            for ref, vbd in self.vbds_of(vm).items():
+                for place in places_of(vbd["userdevice"]) | places_of(vbd["device"]):
+                    known[vm].setdefault(place, []).append(ref)
+        return known[vm]
+
     def vifs_of(self, vm: str) -> Records:
         return self.grouped("vifs", "VM").get(vm, {})
 
@@ -90,13 +104,12 @@ class Inventory(_Records):
         refs = {*(vbd["VM"] for vbd in drives), *self.grouped("vms", "suspend_VDI").get(vdi, {})}
         return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
 
-    def vms_with_disk(self, vdi: str, with_snapshots: bool = False, but: str = "") -> List[str]:
+    def vms_with_disk(self, vdi: str, with_snapshots: bool = False) -> List[str]:
         """Return the VMs of which this VDI is a disk, or the memory. A CD makes nobody the owner of its data.
 
-        The VBD `but` does not count. To change the type of a drive takes the role vm-admin.
+        To change the type of a drive takes the role vm-admin.
         """
-        drives = self.grouped("vbds", "VDI").get(vdi, {})
-        refs = {vbd["VM"] for ref, vbd in drives.items() if vbd["type"] == "Disk" and ref != but}
+        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "Disk"}
         refs.update(self.grouped("vms", "suspend_VDI").get(vdi, {}))
         return sorted(ref for ref in refs if ref in self.vms and (with_snapshots or not self.vms[ref]["is_a_snapshot"]))
 
@@ -514,10 +527,8 @@ def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
     if "was" not in found.__dict__:
         marked = [rows for text, rows in found.grouped("vdis", "other_config", WAS).items() if text]
         claims = {str(vdi["uuid"]): dict.fromkeys(lineage.earlier(vdi)) for rows in marked for vdi in rows.values()}
-        claimed: Dict[str, List[str]] = {}
-        for now, uuid in [(now, uuid) for now, uuids in claims.items() for uuid in uuids]:
-            claimed.setdefault(uuid, []).append(now)
-        in_use = {uuid: _use_of(found, uuid) for uuid in claimed}
+        in_use = {uuid: _use_of(found, uuid) for uuid in {uuid for uuids in claims.values() for uuid in uuids}}
+        twice = lineage.claimed_twice(claims)
         bits, owners = _owners(pool, found)
         names = [str(found.vms[vm]["name_label"]) for vm in bits]
         was = found.__dict__["was"] = {}
@@ -527,13 +538,15 @@ def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
             was[now] = {}
             for uuid in uuids:
                 others = owners.get(uuid, 0) & ~ours
-                twice = (by for by in claimed[uuid] if by != now and by not in uuids and now not in claims[by])
                 if in_use[uuid]:
                     was[now][uuid] = in_use[uuid]
                 elif others:  # the lowest bit is that of the first VM
                     was[now][uuid] = f"which has data of the VM {names[(others & -others).bit_length() - 1]!r}"
+                elif uuid in twice:
+                    other = next(by for by in twice[uuid] if by != now)
+                    was[now][uuid] = f"which is in another mark too, of the VDI {other}"
                 else:
-                    was[now][uuid] = next((f"which is in another mark too, of the VDI {by}" for by in twice), "")
+                    was[now][uuid] = ""
     known: Dict[str, Dict[str, str]] = found.__dict__["was"]
     return known
 

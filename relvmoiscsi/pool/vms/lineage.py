@@ -8,7 +8,7 @@ xapi copies the mark with VDI.copy, VDI.clone and VDI.snapshot, and not with VDI
 ocaml/xapi/xapi_vdi.ml, xapi_vm_migrate.ml (intra_pool_vdi_remap).
 """
 
-from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Callable, Collection, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import marks
@@ -40,6 +40,27 @@ def earlier(vdi: Record) -> List[str]:
 def all_of(vdi: Record) -> List[str]:
     """Return the UUIDs in the mark of a VDI. A vm-admin may have written it."""
     return [text for text in str(vdi["other_config"].get(WAS, "")).split()[:_MOST] if is_uuid(text)]
+
+
+def claimed_twice(claims: Mapping[str, Collection[str]]) -> Dict[str, Tuple[str, str]]:
+    """Return the UUIDs in the marks of two disks, with two such disks, neither of which was the other. Pure.
+
+    `claims` has the UUIDs in the mark of each disk. The mark of a disk that came home twice has the UUIDs of the mark
+    of its first arrival, and that arrival itself. So of the disks with one UUID in their marks, in the order of the
+    lengths of the marks, each is in the mark of the next. A vm-admin may write any number of marks: no two disks are
+    compared but such neighbours.
+    """
+    claimed: Dict[str, List[str]] = {}
+    for now in sorted(claims, key=lambda now: len(claims[now])):
+        for uuid in claims[now]:
+            claimed.setdefault(uuid, []).append(now)
+    found: Dict[str, Tuple[str, str]] = {}
+    for uuid, disks in claimed.items():
+        for pair in zip(disks, disks[1:]):
+            if pair[0] not in claims[pair[1]] and pair[1] not in claims[pair[0]]:
+                found[uuid] = pair
+                break
+    return found
 
 
 def closure(first: Iterable[str], nexts: Callable[[str], Iterable[str]]) -> Set[str]:

@@ -35,6 +35,7 @@ def home(
         over, record = restore.already_ended(calls, now, "home"), now.record
         if over is not None:
             return over
+        restore_journal.must_be_whole(now)
         swaps = restore_entries.journal_of(record)
         at_device = [(swap, now.device(swap.userdevice).vdi) for swap in swaps]
         if restore_journal.is_begun(now) or any(vdi in ("", swap.old) for swap, vdi in at_device):
@@ -53,6 +54,7 @@ def home(
             return result_of(record, WOULD_HOME, [swap for swap, vdi in at_device if vdi == swap.new])
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
         restore_journal.must_have_an_end(locked.first)
+        restore_journal.must_be_whole(locked.first)
         swaps, moved = restore_entries.journal_of(locked.first.record), []
         for swap in swaps:
             if locked.now().device(swap.userdevice).vdi == swap.new:  # otherwise an earlier run has moved the disk
@@ -86,8 +88,7 @@ def _verify_movable(now: VmNow, swap: Swap) -> int:
     name = record["name_label"]
     vbds.must_be_allowed(record, "migrate_send")
     vbds.must_have(record, device, (swap.new,))
-    now.must_be_free(swap.new, device.vbd)
-    now.must_be_in_no_cd_drive(device.vdi_ref)
+    now.must_be_free(swap.new, device.vbd, moves=True)
     snapshots = now.snapshots()
     if snapshots:
         raise Refused(

@@ -10,13 +10,28 @@ Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
 import re
-from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
-from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
-from relvmoiscsi.pool.vms import ova_fields
+from relvmoiscsi.pool.records import DEVICE, NO_DEVICE, shown_device
+from relvmoiscsi.pool.vms import ova_fields, ova_file
+from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
 from relvmoiscsi.wording import said
@@ -52,17 +67,6 @@ _VIF_TEXTS, _VIF_LISTS = ("MTU", "qos_algorithm_type", "locking_mode"), ("ipv4_a
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
-#: fields whose references lead into the file. An export numbers every reference, also NULL. An import keeps a reference
-#: to a missing object unchanged.
-REFERENCES = {
-    "VM": ("snapshot_of", "parent", "resident_on", "affinity", "metrics", "guest_metrics", "suspend_VDI"),
-    "VBD": ("VM", "VDI"),
-    "VIF": ("VM", "network"),
-    "VDI": ("SR",),
-    "VGPU": ("VM", "type", "GPU_group"),
-    "VTPM": ("VM",),
-}
-_IN_FILE = re.compile(r"Ref:[0-9]+\Z")
 
 #: fields that the edit sets, by class: the edit adds no field to a record, and every release of xapi writes these
 _NEEDED: Mapping[str, Sequence[str]] = {
@@ -73,6 +77,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
 
 _ISO, _NO_ISO = "iso", "user"  #: content_type of an SR
 _PHYSICAL = "udev"  #: type of the SR for the drives of a host
+_FOR_READING = "RO"  #: mode of a VBD
 
 
 class RecordEdit(NamedTuple):
@@ -139,6 +144,9 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
         for name in _NEEDED.get(thing.cls, ()):
             if name not in thing.fields:
                 raise _forged(f"a record of a {thing.cls} has no field {name}")
+    for thing, name, other in _misled(ova):
+        raise _forged(f"the field {name} of a {thing.cls} leads to {other}")
+    _clear_references(ova)
     # an import fails for an unknown GPU group, even without a reference to the group
     gone = [*edit.without, *(("VGPU_type", "GPU_group") if "VGPU" in edit.without else ())]
     dropped = [each for each in ova.things if each.cls in gone or not ova_fields.has_rule(each.cls, edit.is_known)]
@@ -151,6 +159,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     if lost:
         notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
     _keep_snapshots(ova, main, edit, notes)
+    _rebuild_drives(ova, edit, notes)
     disks_of = _move_disks(ova, main, edit, notes)
     vifs, old_networks = _move_vifs(ova, main, edit)
     notes += _make_inactive(ova, main, edit)
@@ -159,8 +168,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
         main.set("generation_id", edit.generation_id)
     main.set("name_label", edit.name)
     main.set("name_description", f"{main.text('name_description')} {edit.description}".strip())
-    for thing, name in _references(ova):  # a reference to a missing object of the file becomes NULL
-        thing.set(name, NULL)
+    _clear_references(ova)  # to the dropped objects
     vms = ova.of("VM")
     snapshots = [CloneSnapshot(vm.text("name_label"), disks_of.get(vm.id, [])) for vm in vms if vm is not main]
     result = Edited(ova.document(), disks_of.get(main.id, []), vifs, old_networks, snapshots, notes)
@@ -171,20 +179,28 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
 def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> None:
     """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot.
 
-    The other snapshots go with their objects; the children of a snapshot get its parent.
+    The other snapshots go with their objects; the children of a snapshot get its parent. A snapshot of another VM, such
+    as the parent of the VM, goes too: `clone` finds the snapshots that it has made by their VM.
     """
+    main.set("snapshot_of", NULL)
     gone = {vm.id: vm for vm in ova.of("VM") if vm is not main}
     if edit.snapshots:
         vdis = ova.by_id("VDI")
         there = {ref for ref, vdi in vdis.items() if edit.new_disk(vdi.text("uuid")) is not None}
         lacking = {vbd.text("VM") for vbd in ova.of("VBD") if _is_disk(vbd) and vbd.text("VDI") not in there}
-        gone = {each: vm for each, vm in gone.items() if each in lacking}
-        notes += [f"its snapshot {vm.text('name_label')!r} is not on the copy" for vm in gone.values()]
+        foreign = {each for each, vm in gone.items() if vm.text("snapshot_of") != main.id}
+        gone = {each: vm for each, vm in gone.items() if each in foreign or each in lacking}
+        for each, vm in gone.items():
+            name, of_another = repr(vm.text("name_label")), each in foreign
+            why = "without {}, a snapshot of another VM" if of_another else "its snapshot {} is not on the copy"
+            notes.append(why.format(name))
     parents = {each: vm.text("parent") for each, vm in gone.items()}
     for vm in ova.of("VM"):
         if vm.text("parent") in gone:
             vm.set("parent", _first_kept(vm.text("parent"), parents))
     ova.drop([thing for thing in ova.things if thing.id in gone or thing.text("VM") in gone])
+    vifs = {vif.id for vif in ova.of("VIF")}
+    ova.drop([proxy for proxy in ova.of("PVS_proxy") if proxy.text("VIF") not in vifs])
 
 
 def _is_disk(vbd: Thing) -> bool:
@@ -203,6 +219,71 @@ def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     return parent
 
 
+def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
+    """Make each drive that is no disk a CD drive for reading: with its ISO, or empty. Leave out what cannot be one.
+
+    A vm-admin may set mode, type and device of a drive as VBD.create takes none. Raises Refused for two disks at one
+    device, and for a disk that the type of its drive denies. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+    """
+    vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
+    taken: Dict[Tuple[str, Place], str] = {}  #: devices, by VM (id) and place
+    gone = []
+    for vbd in sorted(ova.of("VBD"), key=lambda vbd: not _is_disk(vbd)):  # a drive gives way to a disk
+        vm, device, kind = vbd.text("VM"), vbd.text("userdevice"), vbd.text("type")
+        places = [(vm, place) for place in places_of(device)] if DEVICE.fullmatch(device) is not None else []
+        other = next((taken[place] for place in places if place in taken), None)
+        if _is_disk(vbd):
+            if not places:
+                why = NO_DEVICE if DEVICE.fullmatch(device) is None else "no device of xapi"
+                raise (
+                    Refused(f"A disk of the VM has the device {said(device)}, which is {why}.")
+                    .in_state("Nothing was made.")
+                    .advising(_AT_ANOTHER)
+                )
+            if other is not None:
+                raise (
+                    Refused(f"xapi takes the disks {other} and {device} of the VM for one device.")
+                    .in_state("Nothing was made.")
+                    .advising(_AT_ANOTHER)
+                )
+            taken.update(dict.fromkeys(places, device))
+            continue
+        vdi = None if vbd.truth("empty") else vdis.get(vbd.text("VDI"))
+        home = srs.get(vdi.text("SR")) if vdi is not None else None
+        has_iso = _is_iso(home, edit)
+        if vdi is not None and not (has_iso or _is_physical(home)):
+            of_disk = f"{said(vdi.text('name_label'))} ({said(vdi.text('uuid'))})"
+            if vbd.text("mode").upper() == _FOR_READING:
+                notes.append(f"its drive {shown_device(device)} is empty: the pool has no such SR with ISOs")
+            elif edit.omits_disks:
+                notes.append(f"without {of_disk}, whose drive {shown_device(device)} has the type {said(kind)}")
+            else:
+                raise (
+                    Refused(
+                        f"The drive {shown_device(device)} of the VM may write to {of_disk}, but has the type "
+                        f"{said(kind)}, which is no disk."
+                    )
+                    .in_state("Nothing was made.")
+                    .advising(
+                        "Give the drive the type Disk again if the VM needs the disk. "
+                        "--omit-disks clones the VM without the disk."
+                    )
+                )
+        if kind.lower() != "cd" or not places or other is not None:
+            gone.append(vbd)
+            notes.append(f"without its drive {shown_device(device)} of the type {said(kind)}")
+            continue
+        taken.update(dict.fromkeys(places, device))
+        vbd.set("mode", _FOR_READING)
+        if not has_iso:
+            vbd.set("VDI", NULL)
+            vbd.set("empty", True)
+    ova.drop(gone)
+
+
+_AT_ANOTHER = "Attach the disk to the VM again, at another device."
+
+
 def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Dict[str, List[CloneDisk]]:
     """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD, and SRs without a VDI.
 
@@ -217,21 +298,8 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
-        if DEVICE.fullmatch(device) is None:
-            raise (
-                Refused(f"A disk of the VM has the device {said(device)}, which is {NO_DEVICE}.")
-                .in_state("Nothing was made.")
-                .advising("Attach the disk to the VM again, at another device.")
-            )
-        home = srs.get(vdi.text("SR")) if vdi is not None else None
         if not _is_disk(vbd):
-            if vdi is not None and _is_iso(home, edit):
-                used.add(vdi.id)
-                continue
-            if home is not None and home.text("type") != _PHYSICAL:
-                notes.append(f"its drive {device} is empty: the pool has no such SR with ISOs")
-            vbd.set("VDI", NULL)
-            vbd.set("empty", True)
+            used.add(vbd.text("VDI"))
             continue
         if vdi is None:
             raise Refused(f"The disk {device} of the VM has no VDI in its records.")
@@ -244,8 +312,17 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
             missing.append(f"{device} {said(name)} ({old})")
             notes.append(f"without its disk {device}, {said(name)} ({old}), which is not on the copy")
             continue
+        home = srs.get(vdi.text("SR"))
         if home is None or _is_iso(home, edit):
             raise _forged(f"the disk {device} is in no SR that has disks")
+        if new.get("read_only") and vbd.text("mode").upper() != _FOR_READING:
+            raise (
+                Refused(f"The VDI {new['uuid']} of the copy, for the disk {device} of the VM, is for reading alone.")
+                .in_state("Nothing was made.")
+                .advising(
+                    "Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command."
+                )
+            )
         moved[vdi.id] = new
         used.add(vdi.id)
         homes.add(vdi.text("SR"))
@@ -277,6 +354,10 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
 
 def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
+
+
+def _is_physical(sr: Optional[Thing]) -> bool:
+    return sr is not None and sr.text("type") == _PHYSICAL
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[str, str]]:
@@ -346,9 +427,12 @@ def _make_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
         for name in ("is_default_template", "ha_always_run", "is_control_domain"):
             vm.set(name, False)
         # last_booted_record, snapshot_metadata: whole records of VMs, which xapi may take for its own
-        for name in ("ha_restart_priority", "PCI_bus", "last_booted_record", "snapshot_metadata"):
+        for name in (
+            "ha_restart_priority", "PCI_bus", "last_booted_record", "snapshot_metadata", "transportable_snapshot_id",
+        ):  # fmt: skip
             vm.set(name, "")
-        vm.set("last_boot_CPU_flags", {})
+        for name in ("last_boot_CPU_flags", "snapshot_info"):
+            vm.set(name, {})
         vm.set("platform", _kept_platform(vm.map("platform")))
         vm.set("other_config", {**_kept("VM", vm.map("other_config")), **edit.marks})
         vm.set("tags", edit.tags)
@@ -357,12 +441,35 @@ def _make_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
     return [note for note, is_so in told.items() if is_so]
 
 
-def _references(ova: Ova) -> List[Tuple[Thing, str]]:
-    """Return the fields with a reference to no object of the file; an import would keep a reference of the pool."""
-    there = {thing.id for thing in ova.things} | {NULL, ""}
-    return [
-        (thing, name) for thing in ova.things for name in REFERENCES.get(thing.cls, ()) if thing.text(name) not in there
-    ]
+def _misled(ova: Ova) -> Iterator[Tuple[Thing, str, str]]:
+    """Yield the references that lead to an object of another class, or to none where xapi needs one.
+
+    Each is (the object, its field, where the reference leads, for a sentence).
+    """
+    classes = {thing.id: thing.cls for thing in ova.things}
+    for thing in ova.things:
+        needed = ova_fields.NEEDED_REFERENCES.get(thing.cls, ())
+        for name, cls in ova_fields.REFERENCES.get(thing.cls, {}).items():
+            found = classes.get(thing.text(name))
+            if found is None and name in needed:
+                yield thing, name, "no object"
+            elif found not in (cls, None):
+                yield thing, name, f"an object of the class {said(str(found))}, and not {cls}"
+
+
+def _dangling(ova: Ova) -> Iterator[Tuple[Thing, str]]:
+    """Yield the references to no object of the file: an import would keep a reference of the pool."""
+    there = {thing.id for thing in ova.things} | {NULL}
+    for thing in ova.things:
+        for name in ova_fields.REFERENCES.get(thing.cls, {}):
+            if name in thing.fields and thing.text(name) not in there:
+                yield thing, name
+
+
+def _clear_references(ova: Ova) -> None:
+    """Set each reference to no object of the file to NULL."""
+    for thing, name in list(_dangling(ova)):
+        thing.set(name, NULL)
 
 
 def networks(document: bytes) -> Dict[str, Tuple[str, str]]:
@@ -398,9 +505,10 @@ def disks_of(document: bytes) -> Tuple[str, List[str], List[str]]:
 def dangling(cls: str, records: Iterable[Record]) -> List[str]:
     """Return the fields of pool records of a class that still hold a reference of an export file, such as "Ref:5".
 
-    Only references of REFERENCES can: a vm-admin may write such a text into others, such as VBD.qos_algorithm_type.
+    Only references into the file can: a vm-admin may write such a text into others, such as VBD.qos_algorithm_type.
     """
-    found = {name for record in records for name in REFERENCES[cls] if _IN_FILE.match(str(record.get(name)))}
+    names = ova_fields.REFERENCES[cls]
+    found = {name for record in records for name in names if ova_file.ID.fullmatch(str(record.get(name)))}
     return sorted(f"{cls}.{name}" for name in found)
 
 
@@ -425,9 +533,10 @@ def verify(document: bytes, edit: RecordEdit) -> None:
         if not ova_fields.has_rule(thing.cls, edit.is_known) or ova_fields.rebuild(thing, edit.is_known):
             outside.append(thing)
     for vbd in ova.of("VBD"):
-        if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
+        is_good = vbd.text("VDI") in vdis if _is_disk(vbd) else vbd.text("mode") == _FOR_READING
+        if vbd.truth("currently_attached") or not is_good:
             outside.append(vbd)
-    outside += [thing for thing, _ in _references(ova)]
+    outside += [*(thing for thing, _, _ in _misled(ova)), *(thing for thing, _ in _dangling(ova))]
     for vm in ova.of("VM"):
         config, platform = vm.map("other_config"), vm.map("platform")
         is_started = not (vm.truth("is_a_template") or vm.truth("is_a_snapshot"))  # xapi starts neither

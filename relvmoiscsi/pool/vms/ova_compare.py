@@ -33,7 +33,7 @@ ByClass = Mapping[str, Records]  #: records by class, and by reference
 
 #: compared values besides those of `ova_fields` that pass
 _ALSO: Mapping[str, str] = {
-    "VM": "name_label name_description power_state is_a_template is_a_snapshot snapshot_of snapshot_info parent "
+    "VM": "name_label name_description power_state is_a_template is_a_snapshot snapshot_of parent "
     "platform other_config bios_strings generation_id",
     "VBD": "VM VDI empty other_config",
     "VIF": "VM network other_config",
@@ -47,16 +47,6 @@ _ALSO: Mapping[str, str] = {
     "VTPM": "VM is_unique is_protected",
     "PVS_proxy": "site VIF",
     "PVS_site": "PVS_uuid",
-}
-#: those of them that are references into the file
-_REFERENCES: Mapping[str, Collection[str]] = {
-    "VM": ("snapshot_of", "parent", "affinity"),
-    "VBD": ("VM", "VDI"),
-    "VIF": ("VM", "network"),
-    "VDI": ("SR",),
-    "VGPU": ("VM", "type", "GPU_group"),
-    "VTPM": ("VM",),
-    "PVS_proxy": ("site", "VIF"),
 }
 _METRICS = {"VM_metrics": "metrics", "VM_guest_metrics": "guest_metrics"}  #: class: field of the VM
 
@@ -139,7 +129,7 @@ def difference(ova: Ova, pool: ByClass, hosts: Records) -> str:
     for thing, record in pairs:
         for name in sorted(COMPARED[thing.cls]):
             value, own = thing.fields.get(name), record.get(name)
-            if name in _REFERENCES.get(thing.cls, ()):
+            if name in ova_fields.REFERENCES.get(thing.cls, {}):
                 lead = ids.get(str(own))
                 is_same = thing.text(name) == lead if lead is not None else thing.text(name) not in there
             else:
@@ -160,9 +150,11 @@ def _is_same(value: ET.Element, own: Any) -> bool:
     if not isinstance(own, float):
         return bool(_of_export(value) == _of_record(own))
     try:
-        return math.isclose(float(text_of(value)[:40]), own)  # with 15 or 17 digits
+        written = float(text_of(value)[:40])
     except ValueError:
         return False
+    # with 15 or 17 digits. A vm-power-admin may set NaN, which equals nothing
+    return math.isclose(written, own) or (math.isnan(written) and math.isnan(own))
 
 
 def _of_export(value: ET.Element) -> Any:

@@ -103,6 +103,26 @@ FIELDS: Mapping[str, Fields] = {
     ),
 }
 
+#: fields with a reference into the file, and the class of the object there. An export gives a number to each of these
+#: references, also to NULL: then the file has no such object. An import looks up a reference without its class. The
+#: references in other fields lead into the pool; `ova.edited` overwrites them, or an import does not use them
+REFERENCES: Mapping[str, Mapping[str, str]] = {
+    "VM": {
+        "snapshot_of": "VM", "parent": "VM", "resident_on": "host", "affinity": "host", "metrics": "VM_metrics",
+        "guest_metrics": "VM_guest_metrics", "suspend_VDI": "VDI",
+    },
+    "VBD": {"VM": "VM", "VDI": "VDI"},
+    "VIF": {"VM": "VM", "network": "network"},
+    "VDI": {"SR": "SR"},
+    "VGPU": {"VM": "VM", "type": "VGPU_type", "GPU_group": "GPU_group"},
+    "VTPM": {"VM": "VM"},
+    "PVS_proxy": {"site": "PVS_site", "VIF": "VIF"},
+}  # fmt: skip
+#: those of them without which xapi makes no object
+NEEDED_REFERENCES: Mapping[str, Sequence[str]] = {
+    "VBD": ("VM",), "VIF": ("VM",), "VTPM": ("VM",), "VGPU": ("VM", "type", "GPU_group"), "PVS_proxy": ("site", "VIF"),
+}  # fmt: skip
+
 #: classes that every file may have; `network` is only read, and leaves the file
 _CLASSES = (*FIELDS, "network")
 #: classes that xapi writes, and that an import makes without a check of roles, or that need the role pool-operator

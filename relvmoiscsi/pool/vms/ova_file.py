@@ -6,6 +6,7 @@ record. References in the record to other objects of the file have the form of a
 unchanged, for files of any xapi release. Source: xen-api ocaml/xapi/{export,import,importexport}.ml.
 """
 
+import re
 import tarfile
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -14,6 +15,8 @@ from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Union
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.wording import said
+
+ID = re.compile("Ref:[0-9]+")  #: of an object in the file. Without this check, an object could have the id of NULL
 
 _NAME = "ova.xml"
 _BLOCK = 512  #: bytes of a tar block
@@ -132,6 +135,8 @@ class Thing:
         _verify_names(members, ("class", "id", "snapshot"))
         self.value = value
         self.cls, self.id = text_of(members["class"]), text_of(members["id"])
+        if ID.fullmatch(self.id) is None:
+            raise _not_plain()
         written = members_of(members["snapshot"])
         begin = _VTPM_BEGIN if self.cls == "VTPM" else ""
         self.fields = {name[len(begin) :] if name.startswith(begin) else name: each for name, each in written.items()}

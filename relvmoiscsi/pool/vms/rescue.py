@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Lend a disk of a copy to a VM, read-only unless a person asks for write access; take lent disks back."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
@@ -88,13 +88,16 @@ def lend(
 
     If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
     """
+    with run_states.unchanged():
+        planned = _plan(pool, found, copy, vdi, vm, writable)
+        if planned.status != ALREADY:
+            calls.verify_may_call("VBD.create")
     if dry_run:
-        return _plan(pool, found, copy, vdi, vm, writable)
+        return planned
     to = found.vms[vm]
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue") as held:
         with run_states.unchanged():
             records.verify_not_discarded(calls, [copy.uuid])
-            planned = _plan(pool, found, copy, vdi, vm, writable)
             records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
@@ -184,16 +187,29 @@ def _done(copy: Copy, vdi: str, vm: Record) -> str:
 
 
 def warning(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
-    """Return what a person must know before a disk is lent that halted VMs have too; "" for no such VM."""
+    """Return what a person must know before a disk is lent that halted VMs have too; "" for no such VM.
+
+    A CD drive only reads, as the VM of the lent disk does: it keeps no VM from its start.
+    """
     users = [ref for ref in found.users_of(vdi) if ref != vm and not _lent_to(found, vdi, ref)]
-    if not users:
-        return ""
-    names = some_of([repr(found.vms[ref]["name_label"]) for ref in users])
-    to = found.vms[vm]
-    return (
-        f"VMs that are shut down have this disk too: {names}. No such VM can start while {to['name_label']!r} runs "
-        f"with the disk. Take the disk back first: {_done(copy, vdi, to)}."
-    )
+    ejects = {ref: found.eject_commands(vdi, ref) for ref in users}
+    to, sentences = found.vms[vm], []
+
+    def named(refs: Iterable[str]) -> str:
+        return some_of([repr(found.vms[ref]["name_label"]) for ref in refs])
+
+    owners, readers = [ref for ref in users if not ejects[ref]], [ref for ref in users if ejects[ref]]
+    if owners:
+        sentences.append(
+            f"VMs that are shut down have this disk too: {named(owners)}. No such VM can start while "
+            f"{to['name_label']!r} runs with the disk. Take the disk back first: {_done(copy, vdi, to)}."
+        )
+    if readers:
+        commands = some_of([each for ref in readers for each in ejects[ref]])
+        sentences.append(
+            f"The disk is in a CD drive of VMs that are shut down: {named(readers)}. Empty the drive: {commands}."
+        )
+    return " ".join(sentences)
 
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
@@ -231,8 +247,14 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str], dry_run: bool = False) -> List[Lent]:
-    """Unplug and destroy these VBDs. A disk that fails stops no other disk, such as while another client works."""
+    """Unplug and destroy these VBDs. A disk that fails stops no other disk, such as while another client works.
+
+    Raises PoolFailure where the role of this user does not suffice.
+    """
     results = []
+    if lent_by:
+        with run_states.unchanged():
+            calls.verify_may_call("VBD.destroy")
     for vbd in lent_by:
         record = found.vbds[vbd]
         vdi, name = copy.vdis[record["VDI"]], str(found.vms[record["VM"]]["name_label"])

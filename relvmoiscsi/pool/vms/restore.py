@@ -73,6 +73,7 @@ class Restored(NamedTuple):
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
     was_halted: bool = False  #: whether the VM was halted when the run last read its record
+    start_block: str = ""  #: the sentence on the block of its start by a user; "" without one
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
     unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
@@ -88,7 +89,7 @@ class Restored(NamedTuple):
             "status": self.status,
             "disks": [disk.facts() for disk in self.disks],
             "no_longer_needed": list(self.waiting),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *([self.start_block] if self.waits_for_start and self.start_block else [])],
             "shuts_down": self.shuts_down,
             "problem": None if self.error is None else str(self.error),
         }
@@ -96,7 +97,8 @@ class Restored(NamedTuple):
 
 def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restored:
     result = Restored(record["uuid"], record["name_label"], status, *more, **others)
-    return result._replace(was_halted=record["power_state"] == "Halted")
+    block = restore_journal.start_block(record)
+    return result._replace(was_halted=record["power_state"] == "Halted", start_block=block)
 
 
 # --- restore
@@ -162,7 +164,7 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
 
 
 def _settings(vbd: Record) -> Dict[str, Any]:
-    return {field: vbd[field] for field in restore_entries.VBD if field in vbd}
+    return {field: vbd[field] for field in restore_entries.VBD}
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:
@@ -177,13 +179,14 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         begun = [swap for swap in _others(record, swaps) if now.device(swap.userdevice).vdi != swap.new]
         disks = [*swaps, *begun]
         restore_journal.verify_journal(record, disks)
-        is_done = _is_done(now, disks)
-        if not is_done:
+        is_done, is_begun = _is_done(now, disks), restore_journal.is_begun(now)
+        swaps_disks = _swaps_disks(now, disks, is_begun)
+        if swaps_disks:
             _look(now, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
-        is_over = is_done and not restore_journal.is_begun(now)
+        is_over = is_done and not is_begun
         if not is_over:
-            restore_journal.verify_may_end(calls, now, swaps=not is_done)
+            restore_journal.verify_may_end(calls, now, swaps_disks)
         restore_journal.verify_free(calls, record, disks)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
@@ -196,8 +199,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         if locked.is_after_a_cut:
             disks += _others(record, disks)
         is_done = _is_done(locked.first, disks)
-        # a call of the interrupted run may still work on a VBD of the halted VM: make the VBDs again
-        if not is_done or (locked.is_after_a_cut and record["power_state"] == "Halted"):
+        if _swaps_disks(locked.first, disks, locked.is_after_a_cut):
             swap_disks.halt(locked, disks, lambda now: _look(now, disks), shutdown)
             for swap in disks:
                 swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
@@ -220,6 +222,11 @@ def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
 def _is_done(now: VmNow, swaps: Sequence[Swap]) -> bool:
     journal = restore_entries.journal_of(now.record)
     return all(swap in journal and now.device(swap.userdevice).vdi == swap.new for swap in swaps)
+
+
+def _swaps_disks(now: VmNow, swaps: Sequence[Swap], is_after_a_cut: bool) -> bool:
+    """Does a restore make VBDs? A call of an interrupted run may still work on a VBD of the halted VM."""
+    return not _is_done(now, swaps) or (is_after_a_cut and now.record["power_state"] == "Halted")
 
 
 def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
@@ -253,6 +260,7 @@ def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
                 f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
             ).advising("Repeat the command.")
         now.must_be_free(swap.new, device.vbd if device.vdi == swap.new else "")
+        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.new)
         old, sharers = now.find(swap.old), now.others_with(swap.old)
         if old is not None and sharers and now.found.vdis[old]["sharable"]:  # a disk of a cluster of VMs
             raise Refused(
@@ -335,6 +343,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         over, record = already_ended(calls, now, "undo"), now.record
         if over is not None:
             return over
+        restore_journal.must_be_whole(now)
         is_swapped = _verify_back(now)
         restore_journal.verify_may_end(calls, now, is_swapped)
         if is_swapped:
@@ -346,6 +355,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         now, record = locked.first, locked.first.record
         restore_journal.must_have_an_end(now)
+        restore_journal.must_be_whole(now)
         swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
@@ -391,6 +401,7 @@ def _verify_back(now: VmNow) -> bool:
             restore_journal.verify_not_between(now, swap)
             vbds.must_have(record, device, (swap.old, swap.new, ""))
         now.must_be_free(swap.old, device.vbd if device.vdi == swap.old else "")
+        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.old)
         is_swapped = is_swapped or device.vdi != swap.old
     return is_swapped
 

@@ -107,13 +107,15 @@ def _swap_of(text: str) -> Swap:
     """Return the entry in the value of a key. Raises ValueError for values that no run has written."""
     values = marks.values_of(text)
     vbd = values.get("vbd")
-    if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or not set(vbd) <= set(VBD):
+    if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or set(vbd) != set(VBD):
         raise ValueError("it has other members than a run writes")
     for name, value in vbd.items():
         if not isinstance(value, VBD[name]):
             raise ValueError(f"{name} of the VBD has a value of another type")
         for each in value.values() if isinstance(value, dict) else ():
             _sendable(each)
+    if vbd["type"] != "Disk" or vbd["mode"] not in ("RO", "RW"):  # xapi would make no such disk of the VDI
+        raise ValueError("its VBD is no disk")
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError(f"its device is {NO_DEVICE}")

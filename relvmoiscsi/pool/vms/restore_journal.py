@@ -14,13 +14,24 @@ from contextlib import contextmanager
 from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
-from relvmoiscsi.pool.records import WAS
+from relvmoiscsi.pool.records import WAS, shown_device
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, MOST, RESTORED, Swap, journal_of, keys_of, read
+from relvmoiscsi.pool.vms.restore_entries import (
+    ARRIVED,
+    KEYS,
+    LEAVING,
+    MOST,
+    RESTORED,
+    Swap,
+    devices_of,
+    journal_of,
+    keys_of,
+    read,
+)
 from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import said, some_of
 
@@ -41,8 +52,9 @@ class LockedVm:
     def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
         self.calls, self.vm, self.held = calls, vm, held
         self.first = vbds.read(calls, vm)  #: the VM as the lock has found it
-        #: an earlier run was interrupted during its swaps, and a call of that run may still work
-        self.is_after_a_cut = is_begun(self.first)
+        #: an earlier run was interrupted during its swaps, and a call of that run may still work. A run writes the
+        #: journal before it blocks the start, and a vm-admin may forge the block
+        self.is_after_a_cut = is_begun(self.first) and bool(devices_of(self.first.record))
 
     def read(self) -> Record:
         """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
@@ -103,9 +115,38 @@ def has_an_end(now: VmNow) -> bool:
 def must_have_an_end(now: VmNow) -> None:
     """Raises Refused where the restore that this run ends has an end already, since the run read the VM."""
     if not has_an_end(now):
-        raise Refused(f"Another client has just ended the restore of the VM {now.record['name_label']!r}.").advising(
-            "Repeat the command."
+        raise (
+            Refused(f"Another client has just ended the restore of the VM {now.record['name_label']!r}.")
+            .in_state(NOTHING_CHANGED)
+            .advising("Repeat the command.")
         )
+
+
+def must_be_whole(now: VmNow) -> None:
+    """Raises Refused where the journal lacks a disk: nothing else says which VDI the VM had at the device before.
+
+    A run writes all entries before its first change, and removes them after its last. A vm-admin may remove each.
+    """
+    record, journal = now.record, journal_of(now.record)
+    name, keep = record["name_label"], run_states.restore_command("keep", record["uuid"])
+    if is_begun(now) and not journal:
+        raise Refused(
+            f"A restore of the VM {name!r} was interrupted, and the VM has no journal: nothing says which disks the VM "
+            "had before."
+        ).advising(
+            "Check the disks of the VM, and attach each disk that the VM lacks. Then repeat the restore. Or run "
+            f"{keep}, which leaves the disks as they are."
+        )
+    devices = {swap.userdevice for swap in journal}
+    for original in sorted({str(sr["other_config"][records.ORIGINAL_SR]) for _, sr in now.pool.copies()}):
+        for device in sorted(set(inventory.on_copies(now.pool, now.found, original).get(now.vm, ())) - devices):
+            raise Refused(
+                f"The disk {shown_device(device)} of the VM {name!r} is on a copy, and the journal of the VM does not "
+                "name that disk: nothing says which VDI the VM had there before."
+            ).advising(
+                "Remove that disk from the VM, if the VM needs it no more. Otherwise move it to another SR in Xen "
+                f"Orchestra or XenCenter. Then repeat the command. Or run {keep}, which leaves all disks as they are."
+            )
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
@@ -122,12 +163,12 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
             "first."
         )
     first: Dict[str, str] = {}  #: devices by the UUIDs of VDIs
-    for swap in {**there, **{swap.userdevice: swap for swap in swaps}}.values():
-        same = first.setdefault(swap.old, swap.userdevice)
-        if same != swap.userdevice:
+    both = {**there, **{swap.userdevice: swap for swap in swaps}}.values()
+    for device, uuid in [(swap.userdevice, uuid) for swap in both for uuid in (swap.old, swap.new)]:
+        same = first.setdefault(uuid, device)
+        if same != device:
             raise Refused(
-                f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {swap.old}: {same} and "
-                f"{swap.userdevice}."
+                f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {uuid}: {same} and {device}."
             ).advising(
                 f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is, and removes its journal."
                 if journal
@@ -356,6 +397,16 @@ def _blocked(record: Record) -> List[str]:
 def is_start_blocked(record: Record) -> bool:
     """Is the start blocked, by a run or by another client?"""
     return all(operation in record["blocked_operations"] for operation in _OPERATIONS)
+
+
+def start_block(record: Record) -> str:
+    """Return the sentence on the block of a VM's start by a user; "" without one. A run removes its own block."""
+    if "start" not in record["blocked_operations"] or "start" in _blocked(record):
+        return ""
+    return (
+        f"A user has blocked the start of the VM: {said(record['blocked_operations']['start'])}. Ask that user before "
+        f"you remove the block: {vbds.unblock_command(record, 'start')}."
+    )
 
 
 def is_begun(now: VmNow) -> bool:

@@ -43,7 +43,11 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[VmNow], obje
     calls, now = locked.calls, locked.now()
     there, was_running = restore_entries.journal_of(now.record), False
     written = [swap for swap in journal if swap not in there]
-    look(now)
+    if locked.is_after_a_cut:
+        look(now)
+    else:
+        with run_states.unchanged():
+            look(now)
     try:
         for swap in written:
             restore_journal.write(locked, swap)
@@ -80,6 +84,7 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
     verify_can_be_halted(record, False)
     vbds.must_be_idle(record)
     now.must_be_free(uuid, device.vbd if device.vdi == uuid else "")
+    now.must_be_makeable(swap.userdevice, swap.vbd["mode"], uuid)
     try:
         if device.vbd:
             calls.call("VBD.destroy", device.vbd)

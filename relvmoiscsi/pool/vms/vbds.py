@@ -5,13 +5,14 @@ Read again before each step: other clients change VMs. One reading serves all di
 write the keys of 256 disks.
 """
 
-from typing import Collection, Dict, List, NamedTuple, Optional
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, run_states
+from relvmoiscsi.pool.vms.device_numbers import places_of
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -55,14 +56,18 @@ class VmNow(NamedTuple):
 
     def users_of(self, vdi: str) -> List[str]:
         """Return the quoted names of the VMs with a VDI (a UUID) as a disk, sorted. [] without VDI."""
-        return list(self._users(self.find(vdi), "").values())
+        return list(self._users(self.find(vdi)).values())
 
     def others_with(self, vdi: str) -> List[str]:
         """Return the names of `users_of`, without this VM."""
-        return [name for vm, name in self._users(self.find(vdi), "").items() if vm != self.vm]
+        return [name for vm, name in self._users(self.find(vdi)).items() if vm != self.vm]
 
-    def must_be_free(self, vdi: str, but: str = "") -> None:
-        """Raises NotFound; Refused where the VDI (a UUID) is a disk of a VM at another VBD than `but`, or memory."""
+    def must_be_free(self, vdi: str, but: str = "", moves: bool = False) -> None:
+        """Raises NotFound; Refused where a VM has the VDI (a UUID) in another drive than the VBD `but`, or as memory.
+
+        A CD drive counts only for a VDI that xapi is to move: xapi moves the VDI for the VM of any one of its drives.
+        Source: xen-api message_forwarding.ml, VDI.pool_migrate.
+        """
         ref = self.find(vdi)
         if ref is None:
             raise NotFound(f"The VDI {vdi} is no longer in the pool.")
@@ -72,35 +77,60 @@ class VmNow(NamedTuple):
                 "Remove the disk from there first. For a "
                 f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', self.sr_of(ref), vdi)}`."
             )
-
-    def must_be_in_no_cd_drive(self, vdi: str) -> None:
-        """Raises Refused where a CD drive has the VDI (a reference), which xapi is to move for the VM of its disk.
-
-        xapi moves the VDI for the VM of any one of its drives. Source: xen-api message_forwarding.ml, VDI.pool_migrate.
-        """
-        drives = [vbd for vbd in self.found.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "CD"]
-        if drives:
-            vms = self.found.vms
-            names = some_of(sorted({repr(vms[vbd["VM"]]["name_label"]) for vbd in drives if vbd["VM"] in vms}))
-            ejects = some_of([eject_command(vbd) for vbd in drives])
+        cds = [vbd for vbd in self.found.grouped("vbds", "VDI").get(ref, {}).values() if vbd["type"] == "CD"]
+        if moves and cds:
+            tenants = some_of(sorted(set(self._names({vbd["VM"] for vbd in cds}).values())))
+            ejects = some_of([eject_command(vbd) for vbd in cds])
             raise Refused(
-                f"The VDI {self.found.vdis[vdi]['uuid']} is in a CD drive of {names} too, and xapi may move it for the "
-                "VM of that drive."
+                f"The VDI {vdi} is in a CD drive of {tenants} too, and xapi may move it for the VM of that drive."
             ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
+
+    def must_be_makeable(self, number: str, mode: str, vdi: str) -> None:
+        """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, after VBD.destroy.
+
+        A vm-admin may give each VBD any name of a device, and set VDI.read_only. A drive that was plugged keeps its
+        place in VBD.device. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+        """
+        name, places, own = self.record["name_label"], places_of(number), self.device(number).vbd
+        if not places:
+            raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(
+                "Attach the disk to the VM again, at another device."
+            )
+        others = self.found.vbds_by_place(self.vm)
+        for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != own):
+            vbd = self.found.vbds[ref]
+            destroy = shell_command("xe vbd-destroy", f"uuid={vbd['uuid']}")
+            raise Refused(
+                f"The VM {name!r} has a drive ({said(vbd['type'])}) at the device {said(vbd['userdevice'])}. xapi "
+                f"takes this drive and the disk {number} for one device, and would not attach the disk again."
+            ).advising(f"Remove that drive from the VM, which keeps its VDI: `{destroy}`. Then repeat the command.")
+        ref_of_vdi = self.find(vdi)
+        if mode == "RW" and ref_of_vdi is not None and self.found.vdis[ref_of_vdi]["read_only"]:
+            raise Refused(
+                f"The VDI {vdi} is for reading alone, and xapi would not attach it as the disk {number} of the VM "
+                f"{name!r}."
+            ).advising("Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command.")
 
     def snapshots(self) -> List[str]:
         """Return the names of the snapshots of the VM."""
         vms = self.found.vms
         return sorted(str(vms[ref]["name_label"]) for ref in self.record["snapshots"] if ref in vms)
 
-    def _users(self, vdi: Optional[str], but: str) -> Dict[str, str]:
-        """Return the quoted names of the VMs with a VDI (a reference) as a disk, by reference, sorted by name.
+    def _users(self, vdi: Optional[str], but: str = "") -> Dict[str, str]:
+        """Return the VMs and snapshots with a VDI (a reference) in a drive, or as memory, as `_names` does.
 
-        `Inventory.vms_with_disk` says which these are, with snapshots. The VBD `but` does not count.
+        A CD drive and the VBD `but` do not count. A vm-admin may make a drive one of the type Floppy.
         """
-        vms = [] if vdi is None else self.found.vms_with_disk(vdi, with_snapshots=True, but=but)
-        names = {vm: repr(self.found.vms[vm]["name_label"]) for vm in vms}
-        return dict(sorted(names.items(), key=lambda item: item[1]))
+        if vdi is None:
+            return {}
+        drives = self.found.grouped("vbds", "VDI").get(vdi, {})
+        vms = {vbd["VM"] for ref, vbd in drives.items() if vbd["type"] != "CD" and ref != but}
+        return self._names(vms.union(self.found.grouped("vms", "suspend_VDI").get(vdi, {})))
+
+    def _names(self, vms: Iterable[str]) -> Dict[str, str]:
+        """Return the quoted names of these VMs (references), by reference, sorted by name."""
+        names = {vm: repr(self.found.vms[vm]["name_label"]) for vm in vms if vm in self.found.vms}
+        return dict(sorted(names.items(), key=lambda item: (item[1], item[0])))
 
 
 def read(calls: Calls, vm: str) -> VmNow:

@@ -17,12 +17,14 @@ restore=true is refused.
 Source: xen-api ocaml/xapi/{export,import,importexport,xapi_http}.ml.
 """
 
+import contextlib
 import html
 import io
 import tarfile
 import urllib.parse
 import uuid
 import xmlrpc.client
+from functools import partial
 
 from . import datamodel, wire
 from .database import NULL
@@ -352,7 +354,7 @@ class _Import:
         self.db, self.vms, self.objects = db, vms, objects
         self.force, self.dry_run = query.get("force") == "true", query.get("dry_run") == "true"
         self.fail = fail
-        self.table = {NULL: NULL}  #: "Ref:n": reference here
+        self.table = {}  #: reference in the file: reference here, of any class, as xapi has one table for all
         self.made, self.undo = [], []
 
     def run(self):
@@ -369,7 +371,8 @@ class _Import:
         except XenError:
             if not self.force:
                 for work in reversed(self.undo):
-                    work()
+                    with contextlib.suppress(XenError):  # import.ml, cleanup: what cannot be destroyed stays
+                        work()
             raise
         whole = [vm for vm in self.made if not self.db.get("VM", vm, "is_a_snapshot")]
         for vm in self.made:
@@ -491,6 +494,14 @@ class _Import:
         ref = self._create("VM", outside, row, **known)
         if ref is not None:
             self.made.append(ref)
+            self.undo[-1] = partial(self._destroy_vm, ref)
+            self.vms.update_allowed(ref)
+
+    def _destroy_vm(self, vm):
+        """As its user would destroy the VM."""
+        self.db.set("VM", vm, "current_operations", {})
+        self.db.set("VM", vm, "power_state", "Halted")
+        self.vms.vm_destroy("", vm)
 
     def _link_snapshots(self):
         for ref in self.made:
@@ -501,7 +512,9 @@ class _Import:
                 self.db.set("VM", ref, "parent", self.table[record["parent"]])
 
     def _vbd(self, outside, row):
-        """currently_attached comes along, of a halted VM as well."""
+        """VBD.create makes it, and so refuses an empty Floppy drive. currently_attached comes along, of a halted VM
+        as well. Simpler: a suspended guest without QEMU is imported with an empty drive, too.
+        """
         vm = self._lookup(row["VM"])
         is_there = row["VDI"] in self.table and row["VDI"] != NULL
         if row["currently_attached"] and not is_there and row["type"] != "CD":
@@ -509,7 +522,13 @@ class _Import:
         if row["type"] == "Disk" and not is_there:
             return
         more = {"VDI": self.table[row["VDI"]]} if is_there else {"VDI": NULL, "empty": True}
-        self._create("VBD", outside, row, VM=vm, **more)
+        if self.dry_run:
+            self.table[outside] = "OpaqueRef:dry-" + outside
+            return
+        made = self.vms.vbd_create("", {**row, **more, "VM": vm})
+        self.table[outside] = made
+        self.undo.append(lambda: self.db.exists("VBD", made) and self.db.destroy("VBD", made))
+        self.db.set("VBD", made, "currently_attached", row["currently_attached"])
 
     def _vif(self, outside, row):
         vm = self._lookup(row["VM"])

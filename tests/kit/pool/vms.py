@@ -33,6 +33,9 @@ _NOT_COPIED = {
     "ha_always_run": False, "appliance": NULL, "parent": NULL, "suspend_SR": NULL, "start_delay": 0, "order": 0,
 }  # fmt: skip
 
+#: VDIs of these types are no disks. Source: xapi_vbd.ml, create
+_NO_DISKS = ("ha_statefile", "redo_log", "cbt_metadata")
+
 #: xapi-consts/constants.ml, ha_valid_restart_priorities
 _PRIORITIES = ("restart", "best-effort", "")
 
@@ -181,7 +184,11 @@ class Vms:
         self.update_allowed(vm)
 
     def update_allowed(self, vm):
-        """What clients such as XenCenter look at before they offer an operation; no call looks at it."""
+        """What clients such as XenCenter look at before they offer an operation; no call looks at it.
+
+        Raises XenError, as `_verify_metrics`.
+        """
+        self._verify_metrics(vm)
         self.database.set("VM", vm, "allowed_operations", [each for each in _STATES if self._is_allowed(vm, each)])
 
     def _is_allowed(self, vm, operation):
@@ -213,6 +220,7 @@ class Vms:
 
     def verify_allowed(self, vm, operation):
         """What check_operation_error looks at, in its order."""
+        self._verify_metrics(vm)
         record, states = self.database.record("VM", vm), _STATES[operation]
         if operation in record["blocked_operations"]:
             raise XenError("OPERATION_BLOCKED", vm, record["blocked_operations"][operation])
@@ -226,6 +234,16 @@ class Vms:
             raise XenError("VM_IS_SNAPSHOT", vm, operation)
         if record["is_a_template"] and not record["is_a_snapshot"] and operation not in _OF_TEMPLATE:
             raise XenError("VM_IS_TEMPLATE", vm, operation)
+
+    def _verify_metrics(self, vm):
+        """Raises XenError for a VM with an object of another class as its metrics: xapi reads each object there is.
+
+        Source: xapi_vm_lifecycle.ml, maybe_get_metrics.
+        """
+        for table, name in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics")):
+            ref = self.database.get("VM", vm, name)
+            if any(self.database.exists(other, ref) for other in TABLES):
+                self.database.record(table, ref)
 
     def _require_host(self, vm, *more):
         """A VM runs where every SR of its disks and memory is plugged, and where it has room.
@@ -248,13 +266,13 @@ class Vms:
     # -- VBD ----------------------------------------------------------------------------------------------------------
 
     def vbd_create(self, _session, record):
-        """Checked in the order of xapi_vbd.ml, create."""
+        """Checked in the order of xapi_vbd.ml, create. Simpler: a VM is not made non-agile."""
         db = self.database
         vm, vdi, empty = record["VM"], record.get("VDI", NULL), record.get("empty", False)
         kind, mode, device = record.get("type", "Disk"), record["mode"], record["userdevice"]
-        db.get("VM", vm, "uuid")
-        if not empty:
-            db.get("VDI", vdi, "type")
+        is_hvm = db.get("VM", vm, "domain_type") == "hvm"
+        if not empty and db.get("VDI", vdi, "type") in _NO_DISKS:
+            raise XenError("VDI_INCOMPATIBLE_TYPE", vdi, db.get("VDI", vdi, "type"))
         if kind == "CD" and mode != "RO":
             raise XenError("VBD_CDS_MUST_BE_READONLY")
         if kind != "CD" and empty:
@@ -264,14 +282,19 @@ class Vms:
         for task, busy in db.get("VM", vm, "current_operations").items():
             if busy in ("migrate_send", "pool_migrate"):
                 raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
-        taken = set().union(*(_places(db.get("VBD", ref, "userdevice")) for ref in db.refs("VBD", VM=vm)))
+        if kind == "Floppy" and not is_hvm:
+            raise XenError("NOT_IMPLEMENTED", "VBD of type 'floppy' is not supported on PV domain")
+        names = [db.get("VBD", ref, name) for ref in db.refs("VBD", VM=vm) for name in ("device", "userdevice")]
+        taken = set().union(*map(_places, names))
         if device == "autodetect":
-            device = next(number for number in map(str, range(256)) if number != "3" and not taken & _places(number))
-        if not _places(device):
+            numbers = ("fda", "fdb") if kind == "Floppy" else map(str, range(255))
+            device = next(number for number in numbers if number != "3" and not taken & _places(number))
+        if not _places(device) and (kind == "Floppy" or _number(device) is None):
             raise XenError("INVALID_DEVICE", device)
         if taken & _places(device):
             raise XenError("DEVICE_ALREADY_EXISTS", device)
-        return db.create("VBD", **{**_known("VBD", record), "userdevice": device, "currently_attached": False})
+        row = {"userdevice": device, "device": "", "currently_attached": False}
+        return db.create("VBD", **{**_known("VBD", record), **row})
 
     def vbd_destroy(self, _session, vbd):
         record = self.database.record("VBD", vbd)
@@ -480,22 +503,47 @@ def mac(seed, device):
     return ":".join(["02"] + [digest[number : number + 2] for number in range(0, 10, 2)])
 
 
+#: the most disks and partitions of each kind of device. Source: xapi-idl/xen/device_number.ml, max_of
+_MOST = {"xvd": ((1 << 20) - 1, 15), "sd": (15, 15), "fd": (2, 0), "hd": (19, 63)}
+
+
 def _places(device):
     """The places of a disk that a name of a device may stand for: "1" is that of "xvdb" and that of "hdb".
 
-    None of a name that is no device. Source: xapi_vm_helpers.ml, possible_VBD_devices_of_string; device_number.ml.
+    None of a name that is no device. Source: xapi_vm_helpers.ml, possible_VBD_devices_of_string; device_number.ml,
+    of_string. Of a name such as xvdb, any number makes the disk; such a number out of range makes none.
     """
-    named = re.fullmatch("(xvd|hd|sd|fd)([a-z]+)([0-9]*)", device)
-    if named:
-        bus, letters, partition = named.groups()
-        return {(bus, letters, int(partition or 0))}
-    if not re.fullmatch("[0-9]+", device):
-        return set()
-    letters, number = "", int(device) + 1
-    while number:
-        number, letter = divmod(number - 1, 26)
-        letters = chr(ord("a") + letter) + letters
-    return {("xvd", letters, 0), ("hd" if int(device) < 4 else "xvd", letters, 0)}
+    number = _number(device)
+    if number is not None:
+        found = {("hd" if number < 4 else "xvd", number, 0), ("xvd", number, 0)}
+    else:
+        named = re.fullmatch("(xvd|hd|sd|fd)([a-z]+)([0-9]*)", device)
+        numbered = re.fullmatch("d([0-9]+)(?:p([0-9]+))?", device)
+        found = set()
+        if named:
+            bus, letters, partition = named.groups()
+            disk = 0
+            for letter in letters:
+                disk = 26 * disk + ord(letter) - ord("a") + 1
+            found = {(bus, disk - 1, int(partition or 0))}
+        elif numbered:
+            found = {("xvd", int(numbered.group(1)), int(numbered.group(2) or 0))}
+    return {(bus, *at) for bus, *at in found if all(0 <= each <= most for each, most in zip(at, _MOST[bus]))}
+
+
+def _number(text):
+    """The number in a text, as int_of_string of OCaml reads it; None without one."""
+    found = re.fullmatch(
+        "([-+]?)(0[xX](?=[0-9a-fA-F])|0[oO](?=[0-7])|0[bB](?=[01])|0[uU](?=[0-9]))?([0-9a-fA-F][0-9a-fA-F_]*)", text
+    )
+    if found is None:
+        return None
+    sign, prefix, digits = found.groups()
+    try:
+        number = int(digits.replace("_", ""), {"x": 16, "o": 8, "b": 2, "u": 10, "": 10}[(prefix or "")[1:].lower()])
+    except ValueError:
+        return None
+    return -number if sign == "-" else number
 
 
 def _known(table, record):

@@ -171,6 +171,11 @@ REFUSED = [
     (None, lambda o: o.new_vbd(type="CD"), "VBD_CDS_MUST_BE_READONLY"),
     (None, lambda o: o.new_vbd(VDI=NULL), "HANDLE_INVALID VDI"),
     (None, lambda o: o.new_vbd(VDI=NULL, empty=True), "VBD_NOT_REMOVABLE_MEDIA"),
+    (None, lambda o: o.new_vbd(VDI=o.vdi(type="redo_log")), "VDI_INCOMPATIBLE_TYPE"),
+    (lambda o: o.set(domain_type="pv"), lambda o: o.new_vbd(type="Floppy"), "NOT_IMPLEMENTED"),
+    (lambda o: o.set(domain_type="hvm"), lambda o: o.new_vbd(type="Floppy", userdevice="9999999"), "INVALID_DEVICE"),
+    # that of a drive that was plugged stays, whatever the user calls it then
+    (lambda o: o.db.set("VBD", o.cd, "device", "xvdb"), Office.new_vbd, "DEVICE_ALREADY_EXISTS"),
     (lambda o: o.set(**MIGRATES), Office.new_vbd, "OTHER_OPERATION_IN_PROGRESS"),
     # and is plugged where its SR is, by one writer, into a VM that runs and has drivers; and out where that allows it
     (None, lambda o: o.plug(VDI=o.vdi(managed=False)), "VDI_NOT_MANAGED"),
@@ -267,6 +272,32 @@ def test_a_disk_of_another_name_is_at_another_place(office):
         assert error(office.new_vbd, userdevice=device)[0] == "DEVICE_ALREADY_EXISTS"
     taken = office.db.get("VBD", office.new_vbd(userdevice="autodetect"), "userdevice")
     assert taken == "4"
+
+
+@pytest.mark.parametrize(
+    "device", ["0x1", "0b1", "0o1", "0u1", "+1", "0_1", "01", "d1", "d1p0", "xvdb", "hdb", "xvdb0"]
+)
+def test_a_number_and_a_name_may_have_many_forms(office, device):
+    office.new_vbd(userdevice="1")
+    assert error(office.new_vbd, userdevice=device)[0] == "DEVICE_ALREADY_EXISTS"
+
+
+@pytest.mark.parametrize(
+    "device", ["", "x", "0x", "0b2", "-", "sdq", "fdd", "hdu", "xvda16", "sda16", "d1p16", "\u00b2"]
+)
+def test_a_name_that_is_no_device_is_refused(office, device):
+    assert error(office.new_vbd, userdevice=device)[0] == "INVALID_DEVICE"
+
+
+def test_a_number_beyond_all_disks_is_at_no_place(office):
+    for _ in range(2):
+        office.new_vbd(userdevice="1048576")
+
+
+def test_a_floppy_drive_gets_a_device_of_its_own(office):
+    office.set(domain_type="hvm")
+    vbd = office.new_vbd(type="Floppy", userdevice="autodetect")
+    assert office.db.get("VBD", vbd, "userdevice") == "fda"
 
 
 @pytest.mark.parametrize("is_plugged", [True, False])
@@ -396,6 +427,18 @@ def test_an_import_is_a_new_vm_on_the_very_same_disk_and_leaves_something_behind
     assert vif["MAC"] != MAC and vif["network"] == office.net and not vif["currently_attached"]
 
 
+def test_an_import_makes_no_empty_floppy_drive_and_no_two_drives_at_one_place(office):
+    office.set(domain_type="hvm")
+    before = office.db.refs("VM")
+    vbd = office.new_vbd(type="Floppy", userdevice="fda")
+    office.db.set("VBD", vbd, "VDI", NULL), office.db.set("VBD", vbd, "empty", True)
+    assert error(imported, office)[0] == "VBD_NOT_REMOVABLE_MEDIA"
+    office.db.set("VBD", vbd, "VDI", office.disk), office.db.set("VBD", vbd, "empty", False)
+    office.db.set("VBD", vbd, "userdevice", "xvda")
+    assert error(imported, office)[0] == "DEVICE_ALREADY_EXISTS"
+    assert office.db.refs("VM") == before
+
+
 def test_a_disk_that_is_not_found_fails_an_import_and_nothing_is_left(office):
     office.db.set("VBD", office.vbd, "currently_attached", False)
     objects = exported(office)
@@ -424,3 +467,33 @@ def test_a_network_is_the_first_of_its_name_or_of_its_bridge_or_made(office):
     for network in (other, office.net):
         office.db.destroy("network", network)
     assert [office.db.get("network", each, "bridge") for each in networks()] == ["xenbr0"]
+
+
+@pytest.mark.parametrize("name", ["metrics", "guest_metrics"])
+def test_a_vm_with_an_sr_as_its_metrics_is_neither_imported_whole_nor_destroyed(office, name):
+    """A real xapi also ends at its next start, as long as the SR is there."""
+    objects = exported(office)
+    srs = [each["id"] for each in objects if each["class"] == "SR"]
+    for vm in [each for each in objects if each["class"] == "VM"]:
+        vm["snapshot"][name] = srs[0]
+    before = office.db.refs("VM")
+
+    assert error(imported, office, objects)[:2] == ["HANDLE_INVALID", f"VM_{name}"]
+
+    (left,) = set(office.db.refs("VM")) - set(before)
+    assert error(office.do, "VM.destroy", left)[0] == "HANDLE_INVALID"
+    office.db.destroy("SR", office.db.get("VM", left, name))
+    office.do("VM.destroy", left)
+
+
+def test_an_object_with_the_id_of_nothing_is_found_where_nothing_is_looked_for(office):
+    objects = exported(office)
+    of = {cls: [each for each in objects if each["class"] == cls] for cls in ("SR", "VDI", "VM")}
+    lost = of["SR"][0]["id"]
+    of["SR"][0]["id"] = NULL
+    for vdi in [vdi["snapshot"] for vdi in of["VDI"] if vdi["snapshot"]["SR"] == lost]:
+        vdi["SR"] = NULL
+    for vm in of["VM"]:
+        vm["snapshot"]["affinity"] = NULL
+    _, record = imported(office, objects)
+    assert office.db.exists("SR", record["affinity"])

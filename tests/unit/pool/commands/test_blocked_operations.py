@@ -82,3 +82,30 @@ def test_a_block_that_comes_during_a_run_has_its_sentence(office, pool_command, 
     ran = pool_command(*(RESTORE + ("--shutdown",) if operation == "clean_shutdown" else CLONE))
     told = " ".join((ran.err + ran.out).split())
     assert ran.status in (6, 9) and "A user of the pool has blocked" in told and "To go on" not in told
+
+
+@pytest.mark.parametrize("how", [RESTORE, ("restore", "--undo", "web", "--yes")], ids=["restore", "undo"])
+def test_no_start_is_advised_that_a_user_has_blocked(halted, pool_command, how):
+    """The block stays. The next step would be refused by xapi."""
+    block(halted.pool, halted.web, "start")
+    if "--undo" in how:
+        assert pool_command(*RESTORE).status == 0
+    ran = pool_command(*how)
+    text = " ".join(ran.out.split())
+    assert (
+        ran.status == 0 and "vm-start" not in text and "is halted. A user has blocked the start of the VM: 'x." in text
+    )
+    (row,) = pool_command(*RESTORE[:-1], "--json", "--yes").json["restore_results"]
+    assert "A user has blocked the start" in row["notes"][-1] and len(row["notes"][-1]) < 500
+    unblock(halted.pool, ran.out)
+    assert "next: xe vm-start" in pool_command(*RESTORE).out
+
+
+def test_no_start_of_the_helper_is_advised_that_a_user_has_blocked(halted, pool_command):
+    block(halted.pool, halted.vm("helper"), "start")
+    ran = pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
+    text = " ".join(ran.out.split())
+    assert ran.status == 0 and "vm-start" not in text and "A user has blocked the start of the VM: 'x." in text
+    unblock(halted.pool, ran.out)
+    again = pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
+    assert "next: xe vm-start" in again.out

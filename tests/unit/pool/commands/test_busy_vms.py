@@ -3,6 +3,7 @@
 
 import pytest
 
+from kit.office import RESTORE
 from relvmoiscsi.pool.vms import checked_export
 
 pytestmark = pytest.mark.states
@@ -91,3 +92,39 @@ def test_a_pool_that_does_not_answer_for_no_reason_is_told_as_that(office, pool_
 def test_a_vm_that_migrates_is_cloned(office, pool_command, impatient):
     work(office, "migrate_send")
     assert pool_command(*CLONE).status == 0
+
+
+@pytest.mark.parametrize("words", [RESTORE, ("restore", "--undo", "web", "--yes")], ids=["restore", "undo"])
+def test_an_operation_that_begins_before_the_first_change_leaves_the_vm_as_it_was(halted, pool_command, words):
+    """From the first look of the command to its lock, another client may have begun."""
+    if "--undo" in words:
+        assert pool_command(*RESTORE).status == 0
+    before = halted.pool.db.record("VM", halted.web)
+
+    def begin(method, _params):
+        if method == "pool.add_to_other_config":  # the lock
+            work(halted, "clone")
+
+    halted.pool.api.before = begin
+    ran = pool_command(*words)
+    text = " ".join((ran.err + ran.out).split())
+    assert ran.status == 4 and "The pool is busy with the VM 'web': clone. Nothing was changed." in text
+    assert "may be swapped" not in text and "start is blocked" not in text
+    now = halted.pool.db.record("VM", halted.web)
+    assert [now[name] for name in ("other_config", "blocked_operations", "VBDs")] == [
+        before[name] for name in ("other_config", "blocked_operations", "VBDs")
+    ]
+
+
+@pytest.mark.parametrize("end", [("--undo",), ("--home",), ("--on-copy", "--keep")], ids=["undo", "home", "keep"])
+def test_a_restore_that_another_client_ends_before_the_lock_leaves_the_vm_as_it_is(restored, pool_command, end):
+    def ended(method, _params):
+        if method == "pool.add_to_other_config":  # the lock
+            config = restored.pool.db.get("VM", restored.web, "other_config")
+            left = {key: text for key, text in config.items() if not key.startswith("relvmoiscsi:restore")}
+            restored.pool.db.set("VM", restored.web, "other_config", left)
+
+    restored.pool.api.before = ended
+    ran = pool_command("restore", *end, "web", "--yes")
+    text = " ".join((ran.err + ran.out).split())
+    assert ran.status == 4 and "Another client has just ended the restore of the VM 'web'. Nothing was changed." in text

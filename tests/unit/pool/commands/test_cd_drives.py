@@ -8,6 +8,7 @@ import pytest
 
 from kit.advised import commands_in
 from kit.office import RESTORE
+from kit.pool.database import NULL
 from kit.xe import xe
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.connection import connect
@@ -17,8 +18,8 @@ pytestmark = pytest.mark.states
 CLONE = ("clone", "copy", "web", "--isolated", "n", "--yes")
 
 
-def insert(lab, vm, vdi, **fields):
-    lab.pool.db.create("VBD", VM=vm, VDI=vdi, userdevice="3", type="CD", mode="RO", empty=False, **fields)
+def insert(lab, vm, vdi, device="3", **fields):
+    lab.pool.db.create("VBD", VM=vm, VDI=vdi, userdevice=device, type="CD", mode="RO", empty=False, **fields)
 
 
 def disk_of(lab, name):
@@ -40,8 +41,9 @@ def eject(lab, text):
 def test_a_cd_drive_with_the_disk_of_the_copy_blocks_nothing(halted, pool_command, words, whose):
     (sr,) = halted.pool.db.refs("SR", name_label="copy")
     vm = halted.vm("tenant") if whose == "another VM" else halted.web
-    for vdi in [ref for ref, vdi in halted.pool.db.records("VDI", SR=sr).items() if vdi["managed"]]:
-        insert(halted, vm, vdi)
+    vdis = [ref for ref, vdi in halted.pool.db.records("VDI", SR=sr).items() if vdi["managed"]]
+    for device, vdi in enumerate(vdis, 3):
+        insert(halted, vm, vdi, str(device))
     ran = pool_command(*words)
     assert ran.status == 0, ran.err + ran.out
 
@@ -83,6 +85,27 @@ def test_a_rescue_refuses_a_vm_with_the_original_in_its_cd_drive_and_prints_the_
     words = ("rescue", "a copy", lab.pool.db.get("VDI", lent, "uuid"), "--vm", "helper", "--yes")
     ran = pool_command(*words)
     assert ran.status == 4
+    eject(lab, ran.err)
+    assert pool_command(*words).status == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "is_refused"),
+    [("Halted", [], False), ("Halted", ["--rw"], True), ("Running", [], True), ("Running", ["--rw"], True)],
+)
+def test_a_rescue_of_a_disk_in_a_cd_drive_of_another_vm_prints_the_command(
+    lab, copy, pool_command, state, more, is_refused
+):
+    """Two VMs that only read start both."""
+    lab.vm("helper")
+    lent = disk_of(lab, "a copy")
+    insert(lab, lab.vm("tenant", state=state), lent, currently_attached=state == "Running")
+    words = ("rescue", "a copy", lab.pool.db.get("VDI", lent, "uuid"), "--vm", "helper", *more, "--yes")
+    ran = pool_command(*words)
+    text = " ".join(ran.err.split())
+    assert ran.status == (4 if is_refused else 0)
+    assert is_refused or "warning: The disk is in a CD drive of VMs that are shut down: 'tenant'. Empty" in text
+    assert "No such VM can start" not in text
     eject(lab, ran.err)
     assert pool_command(*words).status == 0
 
@@ -148,3 +171,35 @@ def test_a_disk_in_a_running_cd_drive_is_lent_after_the_printed_command(lab, cop
     assert ran.status == 4 and "eject it from the CD drive of 'tenant'" in " ".join(ran.err.split())
     eject(lab, ran.err)
     assert pool_command(*words).status == 0 and len(lab.pool.db.refs("VBD", VM=helper)) == 1
+
+
+@pytest.mark.parametrize("mode", ["RO", "RW"])
+@pytest.mark.parametrize("kind", ["CD", "Floppy"])
+def test_an_empty_drive_of_any_type_and_mode_keeps_no_clone_from_being_made(halted, pool_command, kind, mode):
+    """VBD.set_type and VBD.set_mode take what VBD.create refuses; an import makes each drive by VBD.create."""
+    halted.pool.db.create("VBD", VM=halted.web, VDI=NULL, userdevice="3", type=kind, mode=mode, empty=True)
+    ran = pool_command(*CLONE)
+    assert ran.status == 0, ran.err
+    made = halted.pool.db.refs("VBD", type="CD", mode="RO", empty=True)
+    assert len(made) == (1 if mode == "RW" else 2) if kind == "CD" else not made
+
+
+@pytest.mark.parametrize("kind", ["CD", "Floppy"])
+def test_a_disk_that_became_a_drive_for_writing_is_refused_by_the_plan(halted, pool_command, kind):
+    (vbd,) = halted.pool.db.refs("VBD", VM=halted.web)
+    halted.pool.db.create("VBD", VM=halted.web, VDI=halted.vdi("Production", "data")[0], userdevice="1")
+    halted.pool.db.set("VBD", vbd, "type", kind)
+    for last in ("--dry-run", "--yes"):
+        ran = pool_command(*CLONE[:-1], last)
+        text = " ".join((ran.err + ran.out).split())
+        assert ran.status == 4 and "drive 0 of the VM may write to 'root disk'" in text and "--omit-disks" in text
+    assert pool_command(*CLONE, "--omit-disks").status == 0
+
+
+@pytest.mark.parametrize("device", ["xvda", "hda"])
+def test_two_disks_at_one_device_are_refused_by_the_plan(halted, pool_command, device):
+    halted.pool.db.create("VBD", VM=halted.web, VDI=halted.vdi("Production", "data")[0], userdevice=device)
+    ran = pool_command(*CLONE[:-1], "--dry-run")
+    assert ran.status == 4 and f"takes the disks 0 and {device} of the VM for one" in " ".join(
+        (ran.err + ran.out).split()
+    )

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from kit.advised import commands_in, problem_of
+from kit.pool_verbs import VBD
 from kit.xe import xe
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, records
@@ -126,7 +127,7 @@ def test_no_journal_gives_the_original_a_disk_that_it_has_lost(lab, copy, pool_c
     sr = str(uuid.uuid4())
     home = lab.pool.db.get("SR", lab.originals["Production"][1], "uuid")
     new = Origin(sr, None, {}).new_of(old)
-    swap = Swap(lab.pool.db.get("VM", web, "uuid"), "0", old, new, old, "x", sr, home, {})
+    swap = Swap(lab.pool.db.get("VM", web, "uuid"), "0", old, new, old, "x", sr, home, VBD)
     forged(lab, web, **{"restore:0": json.dumps(swap._asdict())})
     with connect(lab.where()) as calls:
         assert web in inventory.whose(records.read(calls), inventory.read(calls), old), "the entry can be read"

@@ -8,6 +8,8 @@ the pool: tests/unit/pool/vms.
 import pytest
 
 from kit.office import CLONE_ALL, RESTORE, made
+from relvmoiscsi.pool import lock_keys, marks
+from relvmoiscsi.pool.vms import inventory
 
 pytestmark = pytest.mark.states
 
@@ -100,13 +102,25 @@ def test_a_task_that_its_owner_destroys_while_clone_waits_ends_no_clone(office, 
         (("restore", "--home", "web"), "vm-admin", "VDI.pool_migrate", "vm-power-admin"),
         (("restore", "--keep", "web", "--on-copy"), "vm-operator", "VM.remove_from_other_config", "vm-admin"),
         (("restore", "--undo", "web"), "vm-operator", "VBD.create", "vm-admin"),
+        (("restore", "--undo", "web"), "read-only", "VBD.create", "vm-admin"),
+        (("rescue", "copy", "data", "--vm", "helper"), "vm-operator", "VBD.create", "vm-admin"),
+        (("rescue", "copy", "--done"), "read-only", "VBD.destroy", "vm-admin"),
+        (("unlock", "web"), "vm-power-admin", "pool.remove_from_other_config", "pool-operator"),
     ],
-    ids=["save-vms", "home", "keep", "undo"],
+    ids=["save-vms", "home", "keep", "undo", "undo, read-only", "rescue", "done", "unlock"],
 )
 def test_a_role_that_does_not_suffice_is_told_before_the_first_change(
     restored, refused, monkeypatch, words, role, call, least, how
 ):
     """--home wrote its keys before the move was refused, and no plan said anything."""
+    db, helper = restored.pool.db, restored.vm("helper")
+    if words[0] == "unlock":
+        key = f"{lock_keys.KEY}{db.get('VM', restored.web, 'uuid')}:1"
+        db.add_to("pool", restored.pool.pool, "other_config", key, marks.text_of({"token": "x"}))
+    if "--done" in words:
+        vdi = restored.on_copy("data")
+        mark = f"{db.get('VM', helper, 'uuid')} {db.get('VDI', vdi, 'uuid')}"
+        db.create("VBD", VM=helper, VDI=vdi, userdevice="0", other_config={inventory.LENT: mark})
     restored.pool.api.users["eve"] = ("pw", role)
     monkeypatch.setenv("XENSERVER_USER", "eve")
     monkeypatch.setenv("XENSERVER_PASSWORD", "pw")

@@ -13,6 +13,7 @@ import pytest
 
 from kit.examples import WHOLE, dice
 from kit.pool import transfer
+from kit.pool.datamodel import FIELDS
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool.vms import ova, ova_file
 
@@ -106,6 +107,11 @@ def ends_as_it_may(document, edit):
             vdi = vdis[vbd.text("VDI")]
             assert vdi.text("location") in edit.locations and srs[vdi.text("SR")].text("uuid") == edit.sr_uuid
     assert {sr.text("uuid") for sr in srs.values()} <= {edit.sr_uuid, *edit.iso_srs}
+    classes = {thing.id: thing.cls for thing in done.things}
+    for thing in done.things:
+        leads = {name: field.type[4:] for name, field in FIELDS[thing.cls].items() if field.type.startswith("ref ")}
+        for name in set(leads) & set(thing.fields):
+            assert classes.get(thing.text(name)) in (leads[name], None), (thing.cls, name)
 
 
 def edits(edit):

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from kit.examples import WHOLE, dice
-from kit.pool_verbs import bring_back, keep, lend, run, take_home, undo
+from kit.pool_verbs import VBD, bring_back, keep, lend, run, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock_keys, marks, records
@@ -174,6 +174,15 @@ def test_an_entry_of_a_second_device_stops_a_run_before_its_first_change(halted,
     assert not halted.journal()
 
 
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_an_entry_of_another_vdi_that_would_become_the_same_stops_a_run_before_its_first_change(halted, work):
+    bring_back(halted)
+    swap = json.loads(halted.db.get("VM", halted.web, "other_config")[RESTORED + "0"])
+    old = halted.uuid(halted.lab.vdi("Production", "before")[0])
+    halted.set_journal(lambda keys: {**keys, RESTORED + "7": json.dumps({**swap, "userdevice": "7", "old": old})})
+    halted.refuses(work, rf"one VDI in its restore, {swap['new']}: 0 and 7\. Nothing was changed\. .*--keep")
+
+
 def test_a_vm_that_has_one_disk_twice_is_not_restored_in_part(halted):
     halted.db.create("VBD", VM=halted.web, VDI=halted.root, userdevice="7")
     halted.refuses(bring_back, "one VDI in its restore, .*: 0 and 7. Nothing was changed. Remove the disk from one of")
@@ -196,6 +205,20 @@ def test_a_disk_with_a_text_that_no_journal_has_room_for_is_not_restored(restore
     restore_entries.verify_readable(vm, swap)
     with pytest.raises(Refused, match="A restore cannot note the disk .* more than"):
         restore_entries.verify_readable(vm, swap._replace(vbd={**swap.vbd, **vbd}))
+
+
+@pytest.mark.parametrize(
+    "vbd",
+    [{}, {**VBD, "type": "CD"}, {**VBD, "type": "CD", "mode": "RO"}, {**VBD, "type": "Floppy"}, {**VBD, "mode": "bad"}]
+    + [{name: value for name, value in VBD.items() if name != left_out} for left_out in VBD],
+)
+def test_an_entry_with_a_vbd_that_no_run_writes_stops_a_run_before_its_first_change(halted, vbd):
+    """A run destroyed the VBD, and xapi refused the next one. Or the disk came back as a drive of another type."""
+    bring_back(halted)
+    swap = json.loads(halted.db.get("VM", halted.web, "other_config")[RESTORED + "0"])
+    halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps({**swap, "vbd": vbd})})
+    for work in (undo, take_home, bring_back):
+        halted.refuses(work, "cannot be read: .*--keep")
 
 
 @pytest.mark.parametrize("text", ["no journal of {}", '{{"sr": "{}"}}'])
@@ -311,7 +334,7 @@ def test_without_a_move_no_vdi_is_no_longer_needed(halted):
     has, sr = halted.uuid(halted.root), "11111111-2222-4333-8444-555555555555"
     swap = {
         **{"vm": vm, "userdevice": "0", "old": theirs, "new": derived_uuid(sr, theirs), "of": theirs},
-        **{"date": "x", "sr": sr, "home": halted.copy.of_sr, "vbd": {}},
+        **{"date": "x", "sr": sr, "home": halted.copy.of_sr, "vbd": VBD},
     }
     way = {"vm": vm, "new": swap["new"], "arrived": has}
     halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps(swap), ARRIVED + "0": json.dumps(way)})
@@ -331,9 +354,8 @@ def memory(day):
         **{"vm": db.get("VM", day.evil, "uuid"), "userdevice": "0", "old": day.uuid(vdi), "date": "a"},
         **{"new": derived_uuid(copied.sr_uuid, day.uuid(vdi)), "sr": copied.sr_uuid},
         **{"of": day.uuid(vdi), "home": copied.of_sr},
-        **{"vbd": {"bootable": True, "mode": "RW", "type": "Disk", "unpluggable": True}},
+        **{"vbd": VBD},
     }
-    swap["vbd"].update(other_config={}, qos_algorithm_type="", qos_algorithm_params={})
     db.set("VM", day.evil, "other_config", {RESTORED + "0": json.dumps(swap)})
     return vdi
 
@@ -405,7 +427,8 @@ def test_the_uuid_of_a_disk_that_may_be_at_home_stands_in_quotes(restored, work)
     keys = restored.db.get("VM", restored.web, "other_config")
     swap = json.loads(keys[RESTORED + "0"])
     way = marks.text_of({"vm": swap["vm"], "new": swap["new"]})
-    restored.set_journal(lambda _: {RESTORED + "0": keys[RESTORED + "0"], LEAVING + "0": way})
+    entries = {key: text for key, text in keys.items() if key.startswith(RESTORED)}
+    restored.set_journal(lambda _: {**entries, LEAVING + "0": way})
     restored.hang("0", theirs(restored, "Production"))
     text = told(work, restored)
     assert text.startswith("The pool was moving the VDI") and has_only_quoted(text)

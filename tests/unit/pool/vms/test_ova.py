@@ -10,6 +10,7 @@ import pytest
 from kit.pool import transfer
 from kit.pool.datamodel import FIELDS, find
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.vms import ova, ova_fields, ova_file
 from relvmoiscsi.pool.vms.inventory import NULL
 
@@ -38,6 +39,19 @@ def edit(day):
         True,
         ["tag"],
     )
+
+
+@pytest.fixture
+def rich(day):
+    """The records with objects of all classes, and with a snapshot."""
+    db = day.db
+    db.create("VTPM", VM=day.web, contents="a secret")
+    group, kind = db.create("GPU_group", GPU_types=["10de/1"]), db.create("VGPU_type", identifier="x")
+    db.create("VGPU", VM=day.web, type=kind, GPU_group=group)
+    db.set("VM", day.web, "affinity", day.lab.pool.master)
+    db.set("VM", day.web, "guest_metrics", db.create("VM_guest_metrics"))
+    day.snapshot()
+    return transfer.export(db, day.web)
 
 
 def things(document, cls):
@@ -123,10 +137,122 @@ def test_what_leads_to_nothing_in_the_file_leads_nowhere(document, edit, day):
     assert after.main().text("parent") == after.main().text("affinity") == "OpaqueRef:NULL"
 
 
-@pytest.mark.parametrize("cls", sorted(ova.REFERENCES))
+@pytest.mark.parametrize("cls", sorted({*ova_fields.REFERENCES} - {"PVS_proxy"}))  # the simulated pool has no PVS
 def test_the_references_of_a_file_are_those_that_an_export_makes(cls):
-    made = [name for name in transfer._TRANSLATED[cls] if FIELDS[cls][name].type.startswith("ref ")]
-    assert sorted(ova.REFERENCES[cls]) == sorted(made)
+    made = {name: FIELDS[cls][name].type for name in transfer._TRANSLATED[cls]}
+    single = {name: kind[4:] for name, kind in made.items() if kind.startswith("ref ")}
+    assert ova_fields.REFERENCES[cls] == single
+
+
+def test_a_reference_that_no_export_makes_is_overwritten_or_unread():
+    """An import would take it as it is: of a VM of the pool, or of an object of another class."""
+    for cls, rules in ova_fields.FIELDS.items():
+        for name in rules.passes | set(rules.of_known):
+            leads = FIELDS[cls][name].type.startswith("ref ")
+            assert not leads or name in ova_fields.REFERENCES[cls] or (cls, name) == ("VM", "suspend_SR")
+
+
+def every_reference(document):
+    """(Class, field, the class of an object in the file where the field must not lead)."""
+    classes = {thing.cls for thing in ova_file.Ova(document).things}
+    for cls in classes & {*ova_fields.REFERENCES}:
+        for name, there in ova_fields.REFERENCES[cls].items():
+            yield from ((cls, name, other) for other in sorted(classes - {there}))
+
+
+def test_a_reference_to_an_object_of_another_class_is_refused(rich, edit):
+    """An import asks for no class: the clean-up of xapi cannot destroy a VM whose metrics are an SR."""
+    cases = list(every_reference(rich))
+    assert {("VM", "metrics", "SR"), ("VM", "guest_metrics", "VDI"), ("VBD", "VM", "SR")} <= set(cases)
+    for cls, name, other in cases:
+        file = ova_file.Ova(rich)
+        lead = file.of(other)[0].id
+        for thing in file.of(cls)[-1:]:  # of a snapshot, where a snapshot has one
+            thing.set(name, lead)
+        for one in (edit, edit._replace(is_known=False, snapshots=True)):
+            with pytest.raises(Refused, match=f"the field {name} of a {cls} leads to an object of the class '{other}'"):
+                ova.edited(file.document(), one)
+
+
+@pytest.mark.parametrize("lead", ["Ref:4711", NULL, "", "OpaqueRef:of-another", "DummyRef:|x|y"])
+@pytest.mark.parametrize("cls", ["VBD", "VIF", "VTPM"])
+def test_an_object_of_no_vm_is_refused(rich, edit, cls, lead):
+    file = ova_file.Ova(rich)
+    file.of(cls)[0].set("VM", lead)
+    with pytest.raises(Refused, match=f"the field VM of a {cls} leads to no object"):
+        ova.edited(file.document(), edit)
+
+
+@pytest.mark.parametrize("lead", ["Ref:4711", NULL, "", "OpaqueRef:of-another", "DummyRef:|x|y"])
+@pytest.mark.parametrize("name", sorted(ova_fields.REFERENCES["VM"]))
+def test_a_field_that_leads_to_nothing_leads_nowhere_in_any_spelling(rich, edit, name, lead):
+    file = ova_file.Ova(rich)
+    for vm in file.of("VM"):
+        if name != "snapshot_of" or not vm.truth("is_a_snapshot"):
+            vm.set(name, lead)
+    for one in (edit, edit._replace(is_known=False, snapshots=True)):
+        assert {vm.text(name) for vm in things(ova.edited(file.document(), one).document, "VM")} <= {NULL} | (
+            {things(rich, "VM")[0].id} if name == "snapshot_of" else set()
+        )
+
+
+@pytest.mark.parametrize("lead", [NULL, "itself"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_snapshot_of_another_vm_is_left_out(rich, edit, lead, is_known):
+    """The clone would get no such snapshot: a template without marks stayed after the clone was destroyed."""
+    file = ova_file.Ova(rich)
+    (snapshot,) = [vm for vm in file.of("VM") if vm.truth("is_a_snapshot")]
+    snapshot.set("snapshot_of", snapshot.id if lead == "itself" else lead)
+    file.main().set("parent", snapshot.id)
+    done = ova.edited(file.document(), edit._replace(snapshots=True, is_known=is_known))
+    (vm,) = things(done.document, "VM")
+    assert vm.text("parent") == NULL and not done.snapshots
+    assert f"without {snapshot.text('name_label')!r}, a snapshot of another VM" in done.notes
+
+
+def test_a_vm_is_a_snapshot_of_no_vm(rich, edit):
+    file = ova_file.Ova(rich)
+    file.main().set("snapshot_of", file.main().id)
+    done = ova.edited(file.document(), edit)
+    assert ova_file.Ova(done.document).main().text("snapshot_of") == NULL
+
+
+def test_what_is_said_of_a_snapshot_for_no_reader_is_left_out(document, edit):
+    told = forged(document, transportable_snapshot_id="x", snapshot_info=mapped(a="b"))
+    (vm,) = things(ova.edited(told, edit).document, "VM")
+    assert (vm.text("transportable_snapshot_id"), vm.map("snapshot_info")) == ("", {})
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_the_proxy_of_a_snapshot_goes_with_the_snapshot(rich, edit, snapshots):
+    """xapi copies a PVS proxy with a VIF, and makes no proxy without its VIF."""
+    snapshot = next(vm.id for vm in things(rich, "VM") if vm.truth("is_a_snapshot"))
+    (vif,) = [vif.id for vif in things(rich, "VIF") if vif.text("VM") == snapshot]
+    root = ET.fromstring(rich)
+    data = ova_file.members_of(root)["objects"].find("array/data")
+    made = {"PVS_site": {}, "PVS_proxy": {"site": "Ref:9000", "VIF": vif}}
+    for number, (cls, fields) in enumerate(made.items(), 9000):
+        data.append(copy.deepcopy(data[0]))
+        for name, value in (("class", cls), ("id", f"Ref:{number}"), ("snapshot", fields)):
+            ova_file.put(ova_file.members_of(data[-1])[name], value)
+    done = ova.edited(ET.tostring(root), edit._replace(snapshots=snapshots))
+    assert [proxy.text("VIF") for proxy in things(done.document, "PVS_proxy")] == [vif] * snapshots
+
+
+@pytest.mark.parametrize("text", [NULL, "", "OpaqueRef:x", " Ref:1", "Ref:1 ", "Ref:", "ref:1"])
+def test_an_object_with_an_id_that_no_export_makes_is_refused(document, edit, text):
+    """Of an object with the id of NULL, an import takes each NULL for that object."""
+    file = ova_file.Ova(document)
+    ova_file.put(ova_file.members_of(file.of("SR")[0].value)["id"], text)
+    with pytest.raises(Refused, match="ambiguous"):
+        ova.edited(file.document(), edit)
+
+
+def test_a_stranger_of_whose_affinity_nothing_is_lost_gets_no_note(document, edit):
+    """An export gives a number to NULL."""
+    assert re.match("Ref:[0-9]+", ova_file.Ova(document).main().text("affinity"))
+    notes = ova.edited(document, edit._replace(is_known=False)).notes
+    assert not [note for note in notes if "affinity" in note]
 
 
 def test_it_leads_to_the_new_sr_and_to_nothing_of_the_old(document, edit, day):
@@ -317,15 +443,25 @@ def mapped(**pairs):
 
 
 LIST = "<array><data><value>10.0.0.1</value></data></array>"
-OF_MORE = {"affinity": "OpaqueRef:host", "suspend_SR": "OpaqueRef:sr", "order": "3", "start_delay": "9",
+OF_MORE = {"affinity": "Ref:4711", "suspend_SR": "OpaqueRef:sr", "order": "3", "start_delay": "9",
            "locking_mode": "unlocked", "ipv4_allowed": LIST, "ipv6_allowed": LIST}  # fmt: skip
 OF_BOOT = {"HVM_boot_params": mapped(firmware="uefi"), "NVRAM": mapped(EFI_variables="QUJD"), "domain_type": "hvm",
            "xenstore_data": mapped(vm_data="1")}  # fmt: skip
 
 
+def with_host(document):
+    """The records with one more host."""
+    root = ET.fromstring(document)
+    data = ova_file.members_of(root)["objects"].find("array/data")
+    data.append(copy.deepcopy(data[0]))
+    for name, text in (("class", "host"), ("id", "Ref:4711")):
+        ova_file.put(ova_file.members_of(data[-1])[name], text)
+    return ET.tostring(root)
+
+
 def test_a_stranger_sets_what_a_boot_needs_and_nothing_that_takes_more_than_a_vm_admin(document, edit):
     bios = mapped(bios_vendor="x", hp_rombios="y", system_version="\N{SNOWMAN}", oem_1="z")
-    document = forged(document, **OF_MORE, **OF_BOOT, bios_strings=bios)
+    document = forged(with_host(document), **OF_MORE, **OF_BOOT, bios_strings=bios)
     done, vm, vif = vm_and_vif(document, edit._replace(is_known=False))
     assert vm.map("HVM_boot_params") == {"firmware": "uefi"} and vm.map("NVRAM") == {"EFI-variables": "QUJD"}
     assert vm.text("domain_type") == "hvm" and vm.map("xenstore_data") == {"vm-data": "1"}
@@ -351,9 +487,19 @@ def test_the_lock_of_a_network_card_stays_where_xapi_or_save_vms_has_written_it(
 def test_a_stranger_makes_no_object_that_takes_more_than_a_vm_admin(document, edit, cls):
     root = ET.fromstring(document)
     data = ova_file.members_of(root)["objects"].find("array/data")
-    data.append(copy.deepcopy(data[0]))
-    for name, text in (("class", cls), ("id", "Ref:4711")):
-        ova_file.put(ova_file.members_of(data[-1])[name], text)
+
+    def made(cls):
+        """The id of one more object of this class, with the objects that it needs."""
+        data.append(copy.deepcopy(data[0]))
+        members, number = ova_file.members_of(data[-1]), f"Ref:{4711 + len(data)}"
+        ova_file.put(members["class"], cls)
+        ova_file.put(members["id"], number)
+        main = ova_file.Ova(document).main().id
+        needs = {name: ova_fields.REFERENCES[cls][name] for name in ova_fields.NEEDED_REFERENCES.get(cls, ())}
+        ova_file.put(members["snapshot"], {name: main if of == "VM" else made(of) for name, of in needs.items()})
+        return number
+
+    made(cls)
     done = ova.edited(ET.tostring(root), edit._replace(is_known=False))
     assert {thing.cls for thing in ova_file.Ova(done.document).things} <= set(ova_fields.FIELDS)
     assert (f"it has no {cls}" in done.notes) == (cls in ("VGPU", "VTPM", "PVS_proxy", "pool"))
@@ -399,7 +545,7 @@ def with_cd(document, vdi, sr, **claims):
     data = ova_file.members_of(root)["objects"].find("array/data")
     known = {cls: [each for each in data if thing_of(each).cls == cls][0] for cls in ("VBD", "VDI", "SR")}
     fields = {
-        "VBD": {"type": "CD", "VDI": "Ref:8001", "userdevice": "7"},
+        "VBD": {"type": "CD", "mode": "RO", "VDI": "Ref:8001", "userdevice": "7"},
         "VDI": {"SR": "Ref:8002", **vdi},
         "SR": {"uuid": sr, **claims},
     }
@@ -433,3 +579,80 @@ def test_an_sr_with_isos_that_calls_itself_otherwise_is_one_with_isos(document, 
     (sr,) = [sr for sr in things(done.document, "SR") if sr.text("uuid") == "iso-sr"]
     (vdi,) = [vdi for vdi in things(done.document, "VDI") if vdi.text("SR") == sr.id]
     assert (sr.text("content_type"), vdi.text("location"), vdi.map("sm_config")) == ("iso", "a.iso", {})
+
+
+# --- drives as VBD.set_mode, VBD.set_type and VBD.set_userdevice leave them, and VBD.create makes none
+
+
+def drive(document, device, vdi="", **fields):
+    """The records with a drive like that of the first disk: with the VDI of this label, or empty."""
+    root = ET.fromstring(document)
+    data = ova_file.members_of(root)["objects"].find("array/data")
+    made = copy.deepcopy(next(each for each in data if thing_of(each).cls == "VBD"))
+    ova_file.put(ova_file.members_of(made)["id"], "Ref:8000")
+    lead = next((each.id for each in things(document, "VDI") if each.text("name_label") == vdi), NULL)
+    for name, value in {"userdevice": device, "VDI": lead, "empty": not vdi, **fields}.items():
+        thing_of(made).set(name, value)
+    data.append(made)
+    return ET.tostring(root)
+
+
+def drives(document):
+    """(Device, type, mode, empty) of the drives that are no disks."""
+    vbds = [vbd for vbd in things(document, "VBD") if vbd.text("type") != "Disk" or vbd.truth("empty")]
+    return [(vbd.text("userdevice"), vbd.text("type"), vbd.text("mode"), vbd.truth("empty")) for vbd in vbds]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("device", "kind", "mode", "is_there"),
+    [
+        ("3", "CD", "RO", True), ("3", "CD", "RW", True), ("xvdd", "cd", "rw", True), ("0", "CD", "RO", False),
+        ("xvda", "CD", "RO", False), ("x", "CD", "RO", False), ("3", "Floppy", "RO", False),
+        ("fda", "Floppy", "RW", False), ("3", "Disk", "RW", False), ("hdzzz", "CD", "RO", False),
+    ],
+)  # fmt: skip
+def test_an_empty_drive_is_one_that_xapi_makes_or_left_out(document, edit, device, kind, mode, is_there, is_known):
+    done = ova.edited(drive(document, device, type=kind, mode=mode), edit._replace(is_known=is_known))
+    assert drives(done.document) == ([(device, kind, "RO", True)] if is_there else [])
+    assert [note for note in done.notes if "its drive" in note] == (
+        [] if is_there else [f"without its drive {records.shown_device(device)} of the type {kind!r}"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["CD", "Floppy"])
+def test_a_disk_whose_drive_says_that_it_is_none_is_refused_by_its_name(document, edit, kind, day):
+    label = day.db.get("VDI", day.data, "name_label")
+    forged = drive(document, "5", label, type=kind, mode="RW")
+    with pytest.raises(Refused, match=f"The drive 5 of the VM may write to '{label}' .* has the type '{kind}'") as told:
+        ova.edited(forged, edit)
+    assert "--omit-disks" in told.value.advice
+    done = ova.edited(forged, edit._replace(omits_disks=True))
+    assert [row[1:] for row in drives(done.document)] == ([("CD", "RO", True)] if kind == "CD" else [])
+    assert [note for note in done.notes if note.startswith(f"without '{label}'")]
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [("xvda", "takes the disks 0 and xvda of the VM for one device"), ("hda", "0 and hda"), ("hdzzz", "no device of")],
+)
+def test_a_disk_that_xapi_would_not_attach_is_refused(document, edit, device, says):
+    label = next(vdi.text("name_label") for vdi in things(document, "VDI"))
+    with pytest.raises(Refused, match=says):
+        ova.edited(drive(document, device, label), edit)
+
+
+def test_a_disk_that_is_for_reading_alone_is_refused(document, edit):
+    def new_disk(old, known=edit.new_disk):
+        return known(old) and {**known(old), "read_only": True}
+
+    edit = edit._replace(new_disk=new_disk)
+    with pytest.raises(Refused, match="for the disk 0 of the VM, is for reading alone"):
+        ova.edited(document, edit)
+    ova.edited(document.replace(b"<value>RW</value>", b"<value>RO</value>"), edit)
+
+
+def test_the_second_look_finds_a_cd_drive_for_writing(document, edit):
+    good = ova.edited(drive(document, "3", type="CD", mode="RO"), edit).document
+    with pytest.raises(Refused, match="This is a bug"):
+        ova.verify(good.replace(b"<value>RO</value>", b"<value>RW</value>"), edit)

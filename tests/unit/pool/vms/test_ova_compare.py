@@ -2,6 +2,7 @@
 """Each value that an import takes from an export is that of the pool's record, and each object is one of the VM."""
 
 import copy
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -18,7 +19,7 @@ OTHERS = ("VGPU", "VGPU_type", "GPU_group", "VTPM")  #: that the simulated pool 
 OVERWRITTEN = {
     "VM": "is_default_template suspend_VDI resident_on scheduled_to_be_resident_on PCI_bus is_control_domain metrics "
     "guest_metrics last_boot_CPU_flags last_booted_record ha_always_run ha_restart_priority snapshot_time "
-    "transportable_snapshot_id snapshot_metadata tags protection_policy appliance",
+    "transportable_snapshot_id snapshot_info snapshot_metadata tags protection_policy appliance",
     "VBD": "currently_attached",
     "VIF": "currently_attached",
     "VDI": "uuid sm_config snapshot_of parent",
@@ -180,6 +181,21 @@ def test_a_fraction_is_compared_as_a_number(pair, text, is_same):
     thing = pair.ova.main()
     thing.fields["HVM_shadow_multiplier"] = ET.fromstring(f"<value><double>{text}</double></value>")
     pair.found.vms[pair.vm]["HVM_shadow_multiplier"] = 1.5
+    assert (pair.difference() == "") == is_same
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "is_same"),
+    [
+        ("nan", math.nan, True), ("-nan", math.nan, True), ("inf", math.inf, True), ("-inf", math.inf, False),
+        ("nan", 1.5, False), ("1.5", math.nan, False), ("x", math.nan, False),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_equal_to_itself(pair, text, own, is_same):
+    """VM.set_HVM_shadow_multiplier takes it: xapi asks whether it is less than 1."""
+    thing = pair.ova.main()
+    thing.fields["HVM_shadow_multiplier"] = ET.fromstring(f"<value><double>{text}</double></value>")
+    pair.found.vms[pair.vm]["HVM_shadow_multiplier"] = own
     assert (pair.difference() == "") == is_same
 
 

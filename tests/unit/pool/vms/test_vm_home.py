@@ -9,7 +9,7 @@ import pytest
 from kit.advised import commands_in, problem_of
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_verbs import bring_back, discard, keep, second_copy, take_home, undo
+from kit.pool_verbs import VBD, bring_back, discard, keep, second_copy, take_home, undo
 from kit.xe import xe
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -91,6 +91,14 @@ def test_a_disk_before_that_somebody_has_is_not_called_no_longer_needed(restored
     assert f"The VDI {restored.uuid(restored.data)} is a disk, or the memory, of 'web': keep the VDI." in done.notes
 
 
+def test_a_disk_before_in_a_floppy_drive_of_another_vm_is_not_called_no_longer_needed(restored):
+    """A printed `xe vdi-destroy` would take the VDI from that VM."""
+    restored.db.create("VBD", VM=restored.lab.vm("forensics"), VDI=restored.root, userdevice="0", type="Floppy")
+    done = take_home(restored)
+    kept = f"The VDI {restored.uuid(restored.root)} is a disk, or the memory, of 'forensics': keep the VDI."
+    assert restored.uuid(restored.root) not in done.waiting and kept in done.notes
+
+
 def reverted(day):
     """What VM.revert does to disks: a clone of the snapshot's VDI takes the place, on the same SR.
 
@@ -122,7 +130,14 @@ def lent(day):
     day.db.create("VBD", VM=day.lab.vm("helper", state="Running"), VDI=day.new(day.root), userdevice="5")
 
 
+def in_a_floppy_drive(vm_of, device):
+    """A vm-admin sets the type (VBD.set_type). xapi moves a VDI for the VM of any drive with the VDI."""
+    return lambda day: day.db.create("VBD", VM=vm_of(day), VDI=day.new(day.root), userdevice=device, type="Floppy")
+
+
 HAPPENS = {
+    "in a floppy drive": in_a_floppy_drive(lambda day: day.lab.vm("helper"), "0"),
+    "in a floppy drive of its own": in_a_floppy_drive(lambda day: day.web, "fda"),
     "reverted": reverted,
     "reverted after an undo": reverted_after_an_undo,
     "lent": lent,
@@ -145,6 +160,8 @@ HAPPENS = {
         ("reverted after an undo", take_home, "--keep"),
         ("reverted after an undo", bring_back, "--keep"),
         ("lent", take_home, "is a disk, or the memory, of 'helper' as well.*rescue --done"),
+        ("in a floppy drive", take_home, "is a disk, or the memory, of 'helper' as well"),
+        ("in a floppy drive of its own", take_home, "is a disk, or the memory, of 'web' as well"),
         ("has a snapshot", take_home, HAS_SNAPSHOTS),
         ("no SR", take_home, "held the old disks, is no longer in the pool.*--keep"),
         ("tracks blocks", take_home, "the disk 1 of the VM 'web'.*changed block tracking"),
@@ -384,7 +401,7 @@ def test_a_vm_admin_sends_no_disk_to_another_sr_by_a_key_of_the_vm(restored):
 RIGHT_BUT_ONE = json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": {}, "new": ["x"]})
 #: XML-RPC has no such number, and VBD.create no such field or map
 VBDS = [{"bootable": 10**12}, {"new": "x"}, {"other_config": {"a": 10**12}}, {"qos_algorithm_params": "x"}]
-RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": vbd}) for vbd in VBDS]
+RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": {**VBD, **vbd}}) for vbd in VBDS]
 
 
 @pytest.mark.states("text", few=4)

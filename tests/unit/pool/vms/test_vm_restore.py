@@ -2,19 +2,22 @@
 """Disks of a copy in place of a VM's own: a journal first, undoable, done again after a cut."""
 
 import json
+import shlex
 import threading
 
 import pytest
 
+from kit.advised import commands_in, problem_of
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_verbs import bring_back, keep, locks, second_copy, take_home, undo, unlock
+from kit.pool_verbs import bring_back, keep, lend, locks, second_copy, take_home, undo, unlock
+from kit.xe import xe
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import inventory, restore, swap_disks
+from relvmoiscsi.pool.vms import inventory, restore, restore_journal, swap_disks
 
 BOTH = pytest.mark.parametrize("work", [bring_back, undo], ids=["restore", "undo"])
 
@@ -374,6 +377,51 @@ def test_a_person_who_hangs_a_disk_there_at_this_very_moment_keeps_it(halted):
     assert halted.db.get("VM", halted.web, "blocked_operations")
 
 
+@pytest.mark.parametrize(
+    ("field", "device"), [("userdevice", "xvda"), ("userdevice", "hda"), ("userdevice", "0"), ("device", "xvda")]
+)
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_a_drive_that_xapi_takes_for_the_device_of_a_disk_stops_a_run_before_its_first_change(
+    halted, work, field, device
+):
+    """A run destroyed the VBD of the disk, and xapi refused the next one. A drive that was plugged has a `device`."""
+    if work == undo:
+        bring_back(halted)
+    fields = {"userdevice": "7", "type": "CD", "mode": "RO", "empty": True, field: device}
+    halted.db.create("VBD", VM=halted.web, **fields)
+    for dry_run in (True, False):
+        said = halted.refuses(
+            lambda day, dry_run=dry_run: work(day, dry_run=dry_run), "xapi takes this drive and the disk 0"
+        )
+    (command,) = commands_in(said)
+    assert problem_of(command) == "" and xe(halted.lab.pool, shlex.split(command)[1:])[0] == 0
+    assert work(halted).status in ("restored", "undone")
+
+
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_after_a_cut_a_plan_says_that_a_disk_cannot_be_attached_again(halted, work):
+    halted.cut(bring_back, "VM.remove_from_blocked_operations")
+    halted.lab.later()
+    halted.db.create("VBD", VM=halted.web, userdevice="xvda", type="CD", mode="RO", empty=True)
+    for dry_run in (True, False):
+        halted.refuses(lambda day, dry_run=dry_run: work(day, dry_run=dry_run), "xapi takes this drive and the disk 0")
+
+
+@pytest.mark.parametrize("device", ["sdq", "fdd", "xvda16", "1048576"])
+def test_a_disk_at_no_device_of_xapi_is_not_restored(halted, device):
+    halted.db.set("VBD", halted.vbd("0"), "userdevice", device)
+    halted.refuses(bring_back, f"xapi has no device {device}, .* at another device")
+
+
+@pytest.mark.parametrize("work", [bring_back, undo])
+def test_a_vdi_for_reading_alone_stops_a_run_before_its_first_change(halted, work):
+    """A vm-admin sets VDI.read_only. xapi makes no VBD that writes to such a VDI."""
+    if work == undo:
+        bring_back(halted)
+    halted.db.set("VDI", halted.new(halted.data) if work == bring_back else halted.data, "read_only", True)
+    halted.refuses(work, "is for reading alone, .* as the disk 1")
+
+
 def test_snapshots_are_told_before(halted):
     halted.snapshot()
     (note,) = bring_back(halted).notes
@@ -503,13 +551,55 @@ def test_a_run_that_was_cut_before_its_block_has_left_the_vm_as_it_was(halted, f
     assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
 
 
-@pytest.mark.parametrize("finish", [undo, keep], ids=["undo", "keep"])
-def test_a_vm_without_a_journal_gets_a_restart_priority_that_was_left(halted, finish):
+def test_a_vm_without_a_journal_gets_a_restart_priority_that_was_left(halted):
+    """By `keep` alone: nothing says which disks the VM had before."""
     left_without_its_priority(halted)
     halted.set_journal(lambda _: {})
     halted.lab.later()
-    finish(halted)
+    for work in (undo, take_home):
+        halted.refuses(work, "was interrupted, and the VM has no journal: .*Nothing was changed.*--keep")
+    keep(halted)
     assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
+
+
+@pytest.mark.parametrize("finish", [bring_back, keep], ids=["restore", "keep"])
+def test_a_vm_that_has_lost_a_disk_and_its_journal_is_not_called_undone(halted, finish):
+    """A vm-admin removes the keys of an interrupted restore."""
+    halted.cut(bring_back, "VBD.create")
+    halted.set_journal(lambda _: {})
+    halted.lab.later()
+    for work in (undo, take_home):
+        halted.refuses(work, "nothing says which disks the VM had before. .*attach each disk that the VM lacks.*--keep")
+    halted.hang("0", halted.root)
+    assert finish(halted).status in ("restored", "kept as it is")
+    assert halted.db.get("VM", halted.web, "blocked_operations") == {}
+
+
+@pytest.mark.parametrize("work", [undo, take_home])
+def test_a_disk_on_a_copy_that_the_journal_does_not_name_gives_no_vm_of_two_dates(halted, work):
+    bring_back(halted)
+    halted.set_journal(lambda keys: {key: text for key, text in keys.items() if not key.endswith(":0")})
+    halted.refuses(work, "The disk 0 of the VM 'web' is on a copy, and the journal .* does not name that disk.*--keep")
+    assert keep(halted).status == "kept as it is"
+
+
+@pytest.mark.parametrize("work", [undo, take_home])
+def test_a_disk_that_was_lent_to_a_restored_vm_is_none_that_its_journal_lacks(halted, work):
+    halted.db.destroy("VBD", halted.vbd("1"))
+    halted.lab.vm("other", halted.data)
+    bring_back(halted)
+    lend(halted, halted.uuid(halted.new(halted.data)), halted.web)
+    assert work(halted).status in ("undone", "home")
+
+
+def test_a_forged_block_leaves_nothing_of_a_restore_that_shuts_down_no_vm(day):
+    """A vm-admin writes the text of a restore. The run took the block for that of an earlier run."""
+    vms, reason = day.lab.pool.api.vms, restore_journal._REASON
+    vms.refuses_shutdown.add(day.web)
+    vms.vm_add_to_blocked_operations("", day.web, "start", reason + " x")
+    with pytest.raises(PoolFailure, match="VM_SHUTDOWN_TIMEOUT.* Nothing was changed"):
+        bring_back(day, shutdown=True)
+    assert not day.journal() and day.db.get("VM", day.web, "blocked_operations") == {}
 
 
 @pytest.mark.parametrize("finish", [bring_back, undo], ids=["restore", "undo"])

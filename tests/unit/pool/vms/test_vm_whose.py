@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kit.pool_verbs import bring_back, keep, lend, run, second_copy, take_home, undo
+from kit.pool_verbs import VBD, bring_back, keep, lend, run, second_copy, take_home, undo
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
@@ -325,7 +325,7 @@ def test_a_journal_gives_no_vm_a_disk_of_another_vm(tenants, fate, work):
     entry = {
         **{"vm": vm, "userdevice": "5", "old": data, "of": data, "new": derived_uuid(sr, data), "sr": sr},
         **{"date": "x", "home": tenants.copy.of_sr},
-        "vbd": {"bootable": False, "mode": "RW", "type": "Disk", "unpluggable": True, "other_config": {}},
+        "vbd": VBD,
     }
     tenants.db.set("VM", tenants.tenant, "other_config", {RESTORED + "5": json.dumps(entry)})
     said = f"names the VDI {data} for the disk 5[.] That VDI has data of 'web', .* restore --keep {vm}"
