@@ -11,6 +11,7 @@ import datetime
 import json
 import math
 import re
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -27,6 +28,7 @@ _TIME = re.compile("([0-9]{4})(-?)([0-9]{2})\\2([0-9]{2})T([0-9]{2})(:?)([0-9]{2
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  #: in an escape; the other half may follow
 _NO_BRACKETS = re.compile(r"[^\[\]{}]+")
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}  #: of the depth
 #: characters that XML 1.0 forbids, even escaped. A single set for all would take 20 times as long to compile
 _NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
 
@@ -99,6 +101,12 @@ def first_of_each(pairs: Pairs) -> Dict[str, Any]:
     return found if len(found) == len(pairs) else dict(reversed(pairs))
 
 
+@lru_cache(maxsize=None)
+def _decoder(fraction: Callable[[str], float], members: Callable[[Pairs], Dict[str, Any]]) -> json.JSONDecoder:
+    """To make one takes longer than to read a short text."""
+    return json.JSONDecoder(parse_int=integer, parse_float=fraction, parse_constant=fraction, object_pairs_hook=members)
+
+
 def json_of(
     text: Union[str, bytes],
     most_bytes: int = MOST_BYTES,
@@ -117,9 +125,7 @@ def json_of(
         raise OverLimit(f"it has {len(text)} characters, more than {most_bytes}")
     said = text if isinstance(text, str) else text.decode("utf-8")
     _verify_size(said, most_values, most_values if most_inner is None else most_inner)
-    found = json.loads(
-        said, parse_int=integer, parse_float=fraction, parse_constant=fraction, object_pairs_hook=members
-    )
+    found = _decoder(fraction, members).decode(said)
     if _HALF.search(said):
         json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair: no terminal and no xapi takes it
     else:
@@ -206,8 +212,6 @@ def _verify_size(text: str, most_values: int, most_inner: int) -> None:
         raise OverLimit(f"it has more than {most_values} values")
     if inner > most_inner:
         raise OverLimit(f"it has more than {most_inner} lists and objects")
-    depth = 0
-    for bracket in _NO_BRACKETS.sub("", bare):
-        depth += 1 if bracket in "[{" else -1
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    steps = map(_STEPS.__getitem__, _NO_BRACKETS.sub("", bare))
+    if max(accumulate(steps), default=0) > DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")

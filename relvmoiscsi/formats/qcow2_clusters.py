@@ -7,6 +7,7 @@ xcp-ng-rpms/sm, qcow2util.py as patches 0139 and 0140 have it (calcOverheadEmpty
 
 from array import array
 from functools import lru_cache
+from itertools import compress
 from typing import List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import align_up
@@ -46,13 +47,17 @@ class Needs(NamedTuple):
         return 1 + sum(self)
 
 
-def read_tables(data: bytes, what: str, where: Place) -> List[int]:
-    """The places of clusters in a first-level table or a count table; 0 for an unused entry. Raises Malformed."""
+def read_tables(data: bytes, what: str, where: Place) -> List[Tuple[int, int]]:
+    """The used entries of a first-level table or a count table: the index and the place of a cluster. Raises Malformed.
+
+    An image may claim a disk of millions of entries.
+    """
     found = big_endian("Q", data)
-    for index, entry in enumerate(found):
+    used = list(compress(enumerate(found), found))
+    for index, entry in used:
         if entry & _L1_RESERVED:
             raise Malformed(what, where.plus(ENTRY_BYTES * index), f"an entry is 0x{entry:016x}")
-    return [entry & qcow2.ENTRY_PLACE for entry in found]
+    return [(index, entry & qcow2.ENTRY_PLACE) for index, entry in used if entry & qcow2.ENTRY_PLACE]
 
 
 def read_entries(data: bytes, where: Place) -> Tuple[Sequence[int], Sequence[int]]:

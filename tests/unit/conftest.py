@@ -27,18 +27,27 @@ def texts_are_parsed_once():
         yield
 
 
-@pytest.fixture(autouse=True)
-def each_answer_is_in_the_schema(monkeypatch):
+problems = []  #: of the answers and messages of the present test
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """No fixture, which would take a fifth of a millisecond of each test."""
+    found, problems[:] = list(problems), []
+    assert found == []
+
+
+@pytest.fixture(autouse=True, scope="session")
+def each_answer_is_in_the_schema():
     """Every answer of a command or of the plugin, of whatever test, is what the schema says."""
     if IS_36:
         yield
         return
     from kit import answers  # noqa: PLC0415 - the validator is not on Python 3.6
 
-    problems = []
-    monkeypatch.setattr(json_answer, "json", answers.noted(problems))
-    yield
-    assert problems == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_answer, "json", answers.noted(problems))
+        yield
 
 
 #: texts of others that a message hands on: an answer of the driver or of xapi, and what a host says of a LUN
@@ -48,22 +57,21 @@ HANDED_ON = re.compile(
 QUOTED = re.compile(r"""(?<![\w\\])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")  #: names, as `repr` writes them
 
 
-@pytest.fixture(autouse=True)
-def no_message_has_advice(monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def no_message_has_advice():
     """What a person does next is the advice of an error, and no part of its message, whoever catches the error.
 
     An answer of a command is checked by kit.shell.
     """
-    problems = []
 
     def put(error, name, value):
         object.__setattr__(error, name, value)
         if name == "message" and not HANDED_ON.search(value) and shell.ADVICE.search(QUOTED.sub("''", value)):
             problems.append(value)
 
-    monkeypatch.setattr(RelvmoiscsiError, "__setattr__", put)
-    yield
-    assert problems == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RelvmoiscsiError, "__setattr__", put)
+        yield
 
 
 @pytest.fixture

@@ -107,8 +107,8 @@ WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")
 
 #: Python's readers, which take more than a program writes and raise errors of many kinds: only two modules call them.
 READERS = {
-    "isdigit", "isdecimal", "isnumeric", "json.load", "json.loads", "ET.fromstring", "ElementTree.fromstring",
-    "xmlrpc.client.loads", "marshal.loads", "pickle.loads",
+    "isdigit", "isdecimal", "isnumeric", "json.load", "json.loads", "json.JSONDecoder", "ET.fromstring",
+    "ElementTree.fromstring", "xmlrpc.client.loads", "marshal.loads", "pickle.loads",
 }  # fmt: skip
 #: Where else a reader is called, and why: what is read there, the package wrote, or it is no text.
 MAY_READ = {
@@ -650,6 +650,7 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (makes, UDEV, "path.write_bytes(b'')"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
+        (reads, UDEV, "import json\njson.JSONDecoder().decode(text)"),
         (takes_int, PLAN, "size = int(facts['size'])"),
         (takes_int, PLAN, "sizes = list(map(int, facts['sizes']))"),
         (takes_int, PLAN, "size = read(facts, form=int)"),

@@ -61,12 +61,10 @@ class Qcow2Member:
         self.taken = bytearray(self._vg.size_of(self.lv) // self.cluster_bytes)
         self._take(0, "QCOW2 header")
         what = "QCOW2 table of the first level"
-        first = self._table(header.l1_table_offset, ENTRY_BYTES * header.l1_size, what)
+        there = self._table(header.l1_table_offset, ENTRY_BYTES * header.l1_size, what)
         counts_bytes = header.refcount_clusters << header.cluster_bits
-        for place in self._table(header.refcount_table_offset, counts_bytes, "QCOW2 table of counts"):
-            if place:
-                self._take(place, "QCOW2 counts")
-        there = [(index, place) for index, place in enumerate(first) if place]
+        for _index, place in self._table(header.refcount_table_offset, counts_bytes, "QCOW2 table of counts"):
+            self._take(place, "QCOW2 counts")
         for _index, place in there:
             self._take(place, "QCOW2 table of the second level")
         batch = max(1, _BATCH_BYTES // self.cluster_bytes)
@@ -78,7 +76,7 @@ class Qcow2Member:
                 self._take_all(taken)
                 if memory is not None:
                     memory.take(BYTES_FOR_TABLE + TIMES_PACKED * self.tables.size_bytes(index))
-        if len(first) * self.cluster_bytes * (self.cluster_bytes // ENTRY_BYTES) < self.virtual_size:
+        if header.l1_size * self.cluster_bytes * (self.cluster_bytes // ENTRY_BYTES) < self.virtual_size:
             where = Place(self.name, 0)
             raise Malformed("QCOW2 header", where, "its table is too small for its virtual disk")
         self._expect(self._vg.ranges(self.lv, 0, HEAD_BYTES), head)
@@ -148,8 +146,8 @@ class Qcow2Member:
             raise Malformed(what, where, "its cluster is used twice")
         self.taken[index] = 1
 
-    def _table(self, offset: int, length: int, what: str) -> List[int]:
-        """The entries of a first-level table or a count table, which are places of clusters."""
+    def _table(self, offset: int, length: int, what: str) -> List[Tuple[int, int]]:
+        """The used entries of a first-level table or a count table, as `read_tables`."""
         if offset + length > len(self.taken) * self.cluster_bytes or length > MAX_L1_BYTES:
             raise Malformed(what, Place(self.name, offset), f"it has {length} bytes there")
         for place in range(offset, offset + length, self.cluster_bytes):

@@ -298,7 +298,7 @@ def test_an_image_that_ends_within_its_header_is_refused(tmp_path, command, star
     assert command("resignature", tmp_path / "clone.img", "--yes").status == 4
 
 
-@pytest.mark.parametrize("size", [512, 2 << 20])
+@pytest.mark.parametrize("size", [512, 5 << 18])  # shorter and longer than the smallest LUN; chance does not shrink
 @pytest.mark.parametrize("kind", ["gz", "xz", "bz2", "zip", "tar"])
 def test_a_packed_image_is_to_be_unpacked(tmp_path, command, kind, size):
     raw = tmp_path / "clone.img"

@@ -700,8 +700,9 @@ def test_a_portal_that_is_not_there_is_told_once(command):
 # --- a run that was cut, and a run that was overtaken
 
 
-@pytest.mark.parametrize("others", [0, 1], ids=["the only LUN", "one of two LUNs"])
-@pytest.mark.parametrize("count", [1, 6, 50, *([500] if WHOLE else [])])
+@pytest.mark.parametrize(
+    "count, others", [(1, 0), (6, 0), (6, 1), (50, 0), *([(1, 1), (50, 1), (500, 0), (500, 1)] if WHOLE else [])]
+)
 def test_the_round_trips_of_a_run_and_of_one_that_settles_a_run_before(
     command, count, others, round_trips, monkeypatch
 ):

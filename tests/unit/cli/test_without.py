@@ -210,7 +210,7 @@ def options_of(chance, uuids):
     ]
 
 
-@pytest.mark.parametrize("seed", seeds(range(400), 10))
+@pytest.mark.parametrize("seed", seeds(range(400), 20))
 @pytest.mark.parametrize("first", ["resignature", "check"])
 def test_what_a_message_prints_leads_to_the_end_in_one_more_run(first, seed, tmp_path, command):
     path = tmp_path / "my clone.img"

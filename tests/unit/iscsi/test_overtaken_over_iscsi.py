@@ -105,7 +105,7 @@ def met(name, way, overtaking, kind, number, monkeypatch, clock):
 @pytest.mark.parametrize("kind", [HostileTarget, Quiet])
 @pytest.mark.parametrize("overtaking", list(OVERTAKING))
 @pytest.mark.parametrize("way", WAYS if WHOLE else seeds(WAYS, 2))
-@pytest.mark.parametrize("name", list(LUNS))
+@pytest.mark.parametrize("name", list(LUNS) if WHOLE else seeds(list(LUNS), 2))
 def test_whoever_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, way, overtaking, kind, monkeypatch, clock):
     names = moments_of(name, way, monkeypatch)
     first_change = names.index("before the write")

@@ -21,7 +21,8 @@ from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.this_host import Host
 
 USER = 1001
-MANY = 20 * process_search._AT_ONCE
+AT_ONCE = 16  #: items between two looks: to make as many as in earnest, and to take them away, takes seconds
+MANY = 20 * AT_ONCE
 #: at a clock that goes on by a second with each look: enough for all processes, and not for all that the user has
 LOOKS = 12
 
@@ -41,6 +42,7 @@ def host(tmp_path, monkeypatch):
         return SimpleNamespace(st_uid=owners[path]) if path in owners else stat(path, *more, **options)
 
     monkeypatch.setattr(os, "stat", owned)
+    monkeypatch.setattr(process_search, "_AT_ONCE", AT_ONCE)
     return system
 
 

@@ -164,6 +164,7 @@ def test_a_forged_answer_ends_no_command_with_a_bug(pool, run, number):
 DANGLING = ["VBD.VM", "VBD.VDI", "VIF.VM", "VIF.network", "PBD.host", "PBD.SR", "VDI.SR", "host.metrics"]
 
 
+@pytest.mark.states("place")
 @pytest.mark.parametrize("place", DANGLING)
 def test_a_reference_that_leads_nowhere_ends_no_command_with_a_bug(pool, run, place):
     table, name = place.split(".")

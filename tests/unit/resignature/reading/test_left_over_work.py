@@ -111,6 +111,7 @@ def test_what_a_vm_may_have_written_over_an_empty_base_is_refused():
         engine.prepare(live.built.disk.copy(), entropy(0))
 
 
+@pytest.mark.states("name")
 @pytest.mark.parametrize("name", [name for name in STATES if name.startswith("leaf: ")])
 def test_each_vdi_that_show_lists_can_be_left_behind(name):
     """A leaf-coalesce that is undone has given the parent the name of its child: \"no volume of VDI\", said the run."""

@@ -10,7 +10,7 @@ import pytest
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy, image
 from kit.driver_calls import SUCCESS_TEXT
-from kit.examples import of_each_kind
+from kit.examples import WHOLE, of_each_kind, seeds
 from kit.iscsi import idle_time
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.overtaking import SCSI_ID, B, Moments, Quiet, by_command, serving
@@ -102,7 +102,7 @@ def create(meeting, target):
 @pytest.mark.states("overtake", "kind", few=1)
 @pytest.mark.parametrize("kind", [HostileTarget, Quiet])
 @pytest.mark.parametrize("overtake", [recover, resignature, create])
-@pytest.mark.parametrize("name", list(LUNS))
+@pytest.mark.parametrize("name", list(LUNS) if WHOLE else seeds(list(LUNS), 2))
 def test_a_call_that_was_overtaken_leaves_the_lun_to_the_other_host_and_fails(
     name, overtake, kind, driver, monkeypatch, clock
 ):
