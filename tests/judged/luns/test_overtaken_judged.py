@@ -31,7 +31,7 @@ AT_ONCE = 6  #: pairs of hosts: they wait most of the time
 
 
 def chain():
-    return random_chain(34, free=40, thick=True, odd=False, bat_entries=4096, blocks=5, depth=3).disk
+    return random_chain(34, free=8, thick=True, odd=False, bat_entries=4096, blocks=5, depth=3).disk
 
 
 #: what is on the LUN, and what the first command does
