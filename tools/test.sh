@@ -67,23 +67,26 @@ find_python() {
 # that can be. What an ended process leaves is a child of this shell, and not of pytest.
 apart=(unshare --pid --fork --kill-child --mount-proc bash -c '"$@"; exit $?' --)
 
-# stage <name> <venv> <pytest argument>...
+# stage <name> <venv> <pytest argument>...: in a shell of its own, whose children are those of this stage alone
 stage() {
-    local name=$1 venv=$2 began=$SECONDS before processor status=0 python
+    local name=$1 venv=$2 status took burnt python
     shift 2
-    count_processor
-    before=$processor
 
     heading "$name"
     find_python "$name" "$venv" || return 0
-    ${apart[@]+"${apart[@]}"} "$python" -m pytest --junitxml="$reports/$name.xml" -o junit_logging=no "$@" </dev/null || status=$?
-    count_processor
-    account "$name" "$status" "$reports/$name.xml" "$python" $((SECONDS - began)) $((processor - before))
+    (
+        began=$SECONDS answer=0
+        ${apart[@]+"${apart[@]}"} "$python" -m pytest --junitxml="$reports/$name.xml" -o junit_logging=no "$@" </dev/null ||
+            answer=$?
+        tell_end "$name" "$answer" "$began"
+    )
+    await "$name"
+    account "$name" "$status" "$reports/$name.xml" "$python" "$took" "$burnt"
 }
 
 # -- jobs: all but the unit tests waits for udev, disks and machines a good part of its time. So it runs beside them, and
 # what it prints comes when they have ended. The unit tests of Python 3.6 are one beside those of the newest.
-# A job is a function job_<kind>, which ends as the program that it becomes.
+# A job is a function job_<name>, which ends as the program that it becomes.
 
 job_judges() { job_apart judges current -m root tests/judged --ignore=tests/judged/package "${sample[@]}"; }
 
@@ -156,23 +159,23 @@ places() {
     if [ -e "$reports/units-ended" ]; then echo 5; else echo 4; fi
 }
 
-# run_job <kind or kind-number>
 run_job() {
-    local began=$SECONDS status=0 child processor
+    local began=$SECONDS status=0 child
     trap 'kill "$child" 2>/dev/null; exit 143' TERM
-    "job_${1%%-*}" "${1#*-}" </dev/null >"$reports/$1.txt" 2>&1 &
+    "job_$1" </dev/null >"$reports/$1.txt" 2>&1 &
     child=$!
     wait "$child" || status=$?
-    count_processor
-    echo "$status $((SECONDS - began)) $processor" >"$reports/$1.new"
-    mv "$reports/$1.new" "$reports/$1.ended"
+    tell_end "$1" "$status" "$began"
 }
 
-# count_processor: $processor is the CPU time, in seconds, of all ended children of this shell, and of their children
-count_processor() {
-    local file=$reports/times-$BASHPID
-    times >"$file" # in a pipe it would count those of the pipe
-    processor=$(tail -n 1 "$file" | tr 'ms' '  ' | awk '{ printf "%d", ($1 + $3) * 60 + $2 + $4 }')
+# tell_end <stage or job> <exit status> <when it began>: to `await`, with the CPU time, in seconds, of all ended children of
+# this shell, and of their children
+tell_end() {
+    local took=$((SECONDS - $3)) ended=$reports/$1.ended
+    times >"$ended.times" # in a pipe it would count those of the pipe
+    tail -n 1 "$ended.times" | tr 'ms' '  ' |
+        awk -v "told=$2 $took" '{ printf "%s %d\n", told, ($1 + $3) * 60 + $2 + $4 }' >"$ended.new"
+    mv "$ended.new" "$ended"
 }
 
 # await <job>: $status, $took and $burnt are its exit status, its seconds, and its seconds of a processor

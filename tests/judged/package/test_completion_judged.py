@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """bash and zsh complete the words of the command by the script that the command prints.
 
-Each shell runs at a terminal of its own. A function in the place of the command prints the words that it gets.
+Each kind of shell runs once, at a terminal of its own. A function in the place of the command prints the words that it
+gets.
 """
 
 import os
@@ -16,7 +17,7 @@ import pytest
 
 from kit.rpm_tools import TOP
 
-STUB = "relvmoiscsi() { printf '<%s>' \"$@\"; echo; }"
+STUB = "relvmoiscsi() { printf '<%s>' \"$@\"; echo .; }"
 ZSH, COMPINIT = ["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -u -D"
 #: (words of the shell, how it takes the script)
 SHELLS = {
@@ -27,8 +28,8 @@ SHELLS = {
 SECONDS = 120  #: a shell that says nothing for so long does not answer
 
 
-@pytest.fixture(params=SHELLS)
-def shell(request, tmp_path):
+@pytest.fixture(scope="module", params=SHELLS)
+def shell(request, tmp_path_factory):
     """`shell("res\\t")`: the words that the command gets after this is typed."""
     argv, takes_script = SHELLS[request.param]
     if shutil.which(argv[0]) is None:
@@ -36,28 +37,32 @@ def shell(request, tmp_path):
             pytest.fail(f"there is no {argv[0]} here: tools/need-packages.sh installs it")
         pytest.skip(f"there is no {argv[0]} here")
     script = subprocess.check_output([sys.executable, "-m", "relvmoiscsi", "--completion", argv[0]], cwd=str(TOP))
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions/_relvmoiscsi").write_bytes(script)
+    home = tmp_path_factory.mktemp("shell")
+    (home / "functions").mkdir()
+    (home / "functions/_relvmoiscsi").write_bytes(script)
     for name in ("clone.img", "clone of web.img"):
-        (tmp_path / name).touch()
+        (home / name).touch()
+    master, slave = pty.openpty()
+    options = {"stdin": slave, "stdout": slave, "stderr": slave, "cwd": str(home), "start_new_session": True}
+    environment = {"PATH": os.environ["PATH"], "TERM": "xterm", "HOME": str(home), "LC_ALL": "C.UTF-8"}
+    process = subprocess.Popen(argv, env=environment, **options)
+    os.close(slave)
 
-    def typed(words):
-        master, slave = pty.openpty()
-        options = {"stdin": slave, "stdout": slave, "stderr": slave, "cwd": str(tmp_path), "start_new_session": True}
-        environment = {"PATH": os.environ["PATH"], "TERM": "xterm", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
-        process = subprocess.Popen(argv, env=environment, **options)
-        os.close(slave)
+    def answer(line, wanted):
+        os.write(master, f"{line}\n".encode())
         try:
-            os.write(master, f"{takes_script}; {STUB}; echo rea''dy\n".encode())
-            _read_to(master, "ready")
-            os.write(master, f"relvmoiscsi {words}\n".encode())
-            return re.findall("<(.*?)>", _read_to(master, r"(?m)^(<.*>)\r?$"))
-        finally:
-            process.kill()
-            process.wait()
-            os.close(master)
+            return _read_to(master, wanted)
+        except AssertionError:
+            process.kill()  # the next tests do not wait for its answers
+            raise
 
-    return typed
+    try:
+        answer(f"{takes_script}; {STUB}; echo rea''dy", "ready")
+        yield lambda words: re.findall("<(.*?)>", answer(f"relvmoiscsi {words}", r"(?m)^<.*>\.\r?$"))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
 
 
 def _read_to(terminal, wanted):

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Starts drivers by a fork of a process that has imported what they import: an emulated processor imports for seconds.
 
-    the tests                     a process of its own              forks of it
-    Warm.start: words, files -->  forks                             one that waits for the driver
-                                                                    the driver: session, files, environment, words as
-    pid, status  <------------------------------------------------  xapi gives them, then the executable's own code
+    the tests                     a process of its own              a fork of it
+    Warm.start: words, files -->  forks                             the driver: session, files, environment, words as
+    pid, status  <--------------  waits for its forks               xapi gives them, then the executable's own code
 
 Such a call lacks the start of the interpreter. A test of that start executes the file.
 
 The VM's tests run on a current Python alone, so vermin passes over lines that Python 3.6 does not have (novm).
 """
 
+import contextlib
 import importlib
 import json
 import os
 import pkgutil
 import runpy
-import signal
+import select
 import socket
 import subprocess
 import sys
@@ -74,28 +74,36 @@ def serve():
         for found in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
             importlib.import_module(found.name)
     sys.path[:] = [place for place in sys.path if place not in ("", str(TOP), str(TOP / "tests"))]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    drivers, poll = {}, select.poll()  # {descriptor of a driver: its pid, where its end is told}
     with socket.socket(fileno=os.dup(0)) as calls:
+        poll.register(calls, select.POLLIN)
         while True:
-            message, descriptors, _flags, _address = socket.recv_fds(calls, 1 << 20, 3)  # novm
-            if not message:
-                return
-            if os.fork() == 0:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _conduct(*json.loads(message), *descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
+            for descriptor, _ in poll.poll():
+                if descriptor in drivers:
+                    poll.unregister(descriptor)
+                    _tell_end(descriptor, *drivers.pop(descriptor))
+                    continue
+                message, files, _flags, _address = socket.recv_fds(calls, 1 << 20, 3)  # novm
+                if not message:
+                    return
+                control, pid = files[0], os.fork()
+                if pid == 0:
+                    _become(*json.loads(message), *files[1:])
+                os.write(control, b"%d\n" % pid)
+                for file in files[1:]:
+                    os.close(file)
+                driver = os.pidfd_open(pid)  # novm
+                poll.register(driver, select.POLLIN)
+                drivers[driver] = pid, control
 
 
-def _conduct(argv, env, control, stdout, stderr):
-    """Tell the pid of the driver, and how it ended; does not return."""
-    pid = os.fork()
-    if pid == 0:
-        _become(argv, env, stdout, stderr)
-    os.write(control, b"%d\n" % pid)
+def _tell_end(driver, pid, control):
+    """Tell how a driver ended."""
     _pid, status = os.waitpid(pid, 0)
-    os.write(control, b"%d\n" % os.waitstatus_to_exitcode(status))  # novm
-    os._exit(0)
+    with contextlib.suppress(BrokenPipeError):  # the test has failed, and waits no more
+        os.write(control, b"%d\n" % os.waitstatus_to_exitcode(status))  # novm
+    for descriptor in (driver, control):
+        os.close(descriptor)
 
 
 def _become(argv, env, stdout, stderr):
