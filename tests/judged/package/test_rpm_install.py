@@ -152,7 +152,7 @@ def test_what_goes_wrong_is_said_and_does_not_fail_the_transaction(tmp_path, pac
         elif obstacle == "directory":
             dom0.write(CONF, "sm-plugins=ext\n")
             dom0.write(CONF_D.rstrip("/"), "not a directory\n")
-            reason = "cannot be changed: File exists."
+            reason = "/etc/xapi.conf.d is no directory."
         before = dom0.tree()
 
         assert reason in dom0.rpm("-i", packages.ours()).stderr
