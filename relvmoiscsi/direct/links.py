@@ -230,7 +230,7 @@ def partitions_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the paths below /sys/block of the partitions that a guest has written, for `every_device_of`."""
     directory = escape(host.at("sys/block", kernel_name))
     partitions = sorted(glob(os.path.join(directory, kernel_name + "*")))
-    holders_of = sorted(map(os.path.basename, glob(os.path.join(directory, "holders/*"))))
+    holders_of = sorted(os.path.basename(path) for path in glob(os.path.join(directory, "holders/*")))
     maps = [each for each in holders_of if _PARTITION.fullmatch(attribute(host.at("sys/block", each, "dm/uuid")))]
     return [os.path.join(kernel_name, os.path.basename(path)) for path in partitions] + maps
 

@@ -163,7 +163,7 @@ def _names(scsi_id: str, host: Host) -> Names:
 
 
 def _without_link(scsi_id: str, host: Host) -> List[str]:
-    names = map(os.path.basename, every_device_of(scsi_id, host))
+    names = [os.path.basename(name) for name in every_device_of(scsi_id, host)]
     return [name for name in names if not os.path.lexists(_link_for_lvm(name, host))]
 
 
