@@ -89,15 +89,15 @@ def lend(
     If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
     """
     with run_states.unchanged():
-        planned = _plan(pool, found, copy, vdi, vm, writable)
-        if planned.status != ALREADY:
+        if _lent_to(found, vdi, vm) is None:
             calls.verify_may_call("VBD.create")
-    if dry_run:
-        return planned
+        if dry_run:
+            return _plan(pool, found, copy, vdi, vm, writable)
     to = found.vms[vm]
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue") as held:
         with run_states.unchanged():
             records.verify_not_discarded(calls, [copy.uuid])
+            planned = _plan(pool, found, copy, vdi, vm, writable)
             records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:

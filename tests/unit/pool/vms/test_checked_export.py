@@ -35,10 +35,15 @@ def objects(document):
     return [OBJECT + each.replace(END, "") for each in document.decode().split(OBJECT)[1:]]
 
 
+def id_of(cls):
+    """An id that no object of the export has."""
+    return f"Ref:{int.from_bytes(cls.encode(), 'big')}"
+
+
 def one_of(texts, cls, **fields):
     """The first object of a class with an id and a UUID of its own, and with these fields."""
     text = next(each for each in texts if f"<name>class</name><value>{cls}</value>" in each)
-    text = re.sub("(<name>id</name><value>)[^<]*", rf"\g<1>Ref:90{len(cls)}{cls}", text, count=1)
+    text = re.sub("(<name>id</name><value>)[^<]*", rf"\g<1>{id_of(cls)}", text, count=1)
     for name, new in {"uuid": "forged " + cls, **fields}.items():
         member = f"<member><name>{name}</name>"
         old = re.compile(f"{member}(?:<value/>|<value>(?:[^<]|<boolean>[01]</boolean>)*</value>)")
@@ -66,7 +71,7 @@ def key_with(lab, vm, table, ref, forged):
 def disk_of_payroll(there, uuid):
     """A disk of the VM at 7 that is the VDI with this UUID."""
     vdi = one_of(there, "VDI", uuid=uuid)
-    return vdi + one_of(there, "VBD", VDI="Ref:903VDI", userdevice="7")
+    return vdi + one_of(there, "VBD", VDI=id_of("VDI"), userdevice="7")
 
 
 class Attack(Day):
