@@ -254,6 +254,12 @@ def read_vhd(
     return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
 
 
+def is_unwritten(first_sector: bytes, last_sector: bytes) -> bool:
+    """Whether the sectors in which libvhd looks for a footer have no cookie of a footer: no program finds a VHD."""
+    sectors = first_sector + last_sector
+    return FOOTER_COOKIE not in sectors and POISONED_COOKIE not in sectors
+
+
 def _footers(
     footer_copy: bytes, last_sector: bytes, start: Place, volume_size: int
 ) -> Tuple[Footer, Optional[Footer], Optional[Footer], bool]:

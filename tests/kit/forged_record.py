@@ -3,7 +3,7 @@
 
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Place
-from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -17,6 +17,8 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 from relvmoiscsi.resignature.protocol.journal import Journal, encode
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, PvAndVg, Run
 from relvmoiscsi.resignature.reading import survey
+
+from .build_lvm import replace_in_text
 
 NO_SR, UNKNOWN_SR = "0a0b0c0d-0000-4000-8000-0000000000bb", "0a0b0c0d-0000-4000-8000-0000000000aa"
 
@@ -35,6 +37,20 @@ def forge_record(disk, scsi_id, phase=DONE, replaced=None):
     )  # fmt: skip
     disk.write([Chunk(label.offset, with_commit_record(label.sector, record))])
     return disk
+
+
+def prove_record(disk, scsi_id):
+    """Make PV, VG and label say that the LUN was resignatured for this SCSIid, whatever SM has under way on it since.
+
+    All else stays: a resignature would settle SM's work.
+    """
+    label, replaced = survey.read_label(disk), replaced_ids(disk)
+    sr_uuid = survey.read_sr_uuid(disk, label)
+    new = PvAndVg(*(derived_lvm_id(sr_uuid, old) for old in replaced))
+    for old_id, new_id in zip(replaced, new):
+        replace_in_text(disk, dashed(old_id).encode("ascii"), dashed(new_id).encode("ascii"))
+    disk.write([Chunk(label.offset, label.sector_with(new.pv_id, label.mdas))])
+    return forge_record(disk, scsi_id, replaced=replaced)
 
 
 def replaced_ids(disk):

@@ -41,7 +41,7 @@ def verify_resignatured(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
 
     A run verifies its planned result with this function, and everybody a LUN whose label says that it was resignatured.
     `lun` was verified with SM's unfinished work settled in memory. On a resignatured LUN, SM will end this work, and
-    SM may keep a volume that is dropped in memory. So each volume counts as found.
+    SM may keep a volume that is dropped in memory. So a dropped volume counts as found, unless it is unwritten.
     """
     again = shell_command("relvmoiscsi resignature --again", lun.name)
 
@@ -49,8 +49,9 @@ def verify_resignatured(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
         problem.way_out = WayOut(sentence=f"`{again}` gives the LUN new identities once more.")
         on_defect(problem)
 
-    if lun.work is not None:
-        verify_lun(lun._replace(work=None), offering)
+    kept = {volume.lv.id for volume in lun.settled().volumes}
+    dropped = tuple(volume for volume in lun.volumes if volume.lv.id not in kept and not volume.unwritten)
+    verify_lun(lun._replace(volumes=dropped, work=None), offering)
     for problem in _mgt_of_another_sr(lun):
         offering(problem)
 

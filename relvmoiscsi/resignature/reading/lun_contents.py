@@ -56,6 +56,7 @@ class Volume(NamedTuple):
     texts: Tuple[bytes, ...]
     named: Tuple[ParentName, ...] = ()  #: the parents that header and locators name on the LUN, where these differ
     empty: Optional[bool] = None  #: whether a VHD or QCOW2 has no block; None: the block table was not read
+    unwritten: bool = False  #: a VHD or QCOW2 without the magic bytes of its image: it names nobody
 
     @property
     def uuids(self) -> List[str]:

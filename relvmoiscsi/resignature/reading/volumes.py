@@ -93,6 +93,7 @@ class _VolumeReader:
         self.content: Content = None
         self.mgt: Optional[Mgt] = None  #: of the MGT volume, once `volume` has read the records
         self.empty: Optional[bool] = None  #: whether an image has no block, once its block table was read
+        self.unwritten = False
         self._mgt_start = b""
         self._asked = 0  #: number of ranges in `wanted` without the block table
         end = max(part.end for part in vg.ranges(lv, 0, self.size))
@@ -124,6 +125,7 @@ class _VolumeReader:
                 return
             if self.name.kind == naming.VHD:
                 copy, header, last = head
+                self.unwritten = vhd.is_unwritten(copy, last)
                 known = by_size.get(self.size)
                 if like is not None and like.size == self.size and isinstance(like.content, vhd.Vhd):
                     known = like.content
@@ -132,6 +134,7 @@ class _VolumeReader:
                     by_size[self.size] = found
                 self.wanted = [Range(locator.data_offset, locator.data_length) for locator in found.locators]
             elif self.name.kind == naming.QCOW2:
+                self.unwritten = not head[0].startswith(qcow2.MAGIC)
                 self.content = image = qcow2.read_qcow2(head[0], self.name.text, self.size)
                 self.wanted = [image.backing] if image.backing else []
             elif self.name.kind == naming.CBT_LOG:
@@ -183,7 +186,9 @@ class _VolumeReader:
                 parent = qcow2.parent_of(self.content, texts[0], self.name.text)
         except FormatError as problem:
             return Volume(self.lv, self.name, self.size, problem, None, ())
-        return Volume(self.lv, self.name, self.size, self.content, parent, texts, empty=self.empty)
+        return Volume(
+            self.lv, self.name, self.size, self.content, parent, texts, empty=self.empty, unwritten=self.unwritten
+        )
 
 
 def _read_batch(device: Device, vg: VolumeGroup, readers: Sequence[_VolumeReader]) -> None:
