@@ -139,6 +139,12 @@ def test_blocks_of_another_size_and_a_node_that_became_a_file_are_refused(attach
         BlockDevice(str(image), writable=False)
 
 
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_caller_who_wants_an_image_file_gets_no_block_device(loop, writable):
+    with pytest.raises(UsageError, match="is no image file"):
+        open_device(loop, writable, is_kind=stat.S_ISREG)
+
+
 # -- who has it open --------------------------------------------------------------------------------------------------
 
 
