@@ -29,6 +29,8 @@ from relvmoiscsi.wording import said, shell_command, some_of
 
 #: the word of the filter that keeps LVM from direct LUNs and from their partitions; the rule makes links of this name
 LVM_WORD = "/relvmoiscsi-direct-"
+_OURS = f"r|{LVM_WORD}|"
+_DEFAULT = ["a|.*|"]  #: the list of LVM without a filter
 #: LVM reads the files of one directory only; SM chooses the second for commands that write
 _DIRECTORIES = ("etc/lvm", "etc/lvm/master")
 _SECONDS = 20.0  #: for LVM, which reads its settings and no disk
@@ -72,7 +74,9 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
             )
             continue
         if used:
-            problems.append(lvm.problem(used))
+            problems.append(
+                lvm.problem(used, [path for each in names.values() for paths in each.values() for path in paths])
+            )
     return problems
 
 
@@ -92,14 +96,23 @@ class _Settings(NamedTuple):
         is_listed = scsi_id[1:] in text
         return [words for words, paths in names.items() if is_listed or any(f"={path} " in text for path in paths)]
 
-    def problem(self, used: Sequence[str]) -> Refused:
+    def problem(self, used: Sequence[str], names: Sequence[str]) -> Refused:
+        """Return what to tell of used devices. `names` are all names of direct LUNs, which no pattern may accept."""
         advice = f"Remove the LUN from the devices file in {self.directory}/devices."
         if self.devices_file is None:
-            advice = (
-                "Write the filter of docs/direct-luns.rst, which is beside README.rst, into "
-                f"{self.directory}/lvmlocal.conf. No pattern beside it may accept another name of the LUN, as `a|.*|` "
-                "does."
+            patterns = [each for each in self.lists[1] if each != _OURS]
+            accepting = [each for each in patterns if _accepts(each, names)]
+            line = ", ".join(
+                '"{}"'.format(each.replace("\\", r"\\").replace('"', r"\""))
+                for each in [_OURS, *(each for each in patterns if each not in accepting)]
             )
+            advice = (
+                f"Write this line into {self.directory}/lvmlocal.conf, in the place of a global_filter there: "
+                f"`devices {{ global_filter = [ {line} ] }}`. It replaces the list of lvm.conf, so it repeats LVM's "
+                "other patterns."
+            )
+            if accepting and patterns != _DEFAULT:
+                advice += f" It leaves out what accepts another name of the LUN: {some_of(list(map(repr, accepting)))}."
         return Refused(
             f"With the settings in {self.directory}, LVM does not ignore {some_of(used)}, and acts on what a guest "
             "writes there. A guest can block an SR of this host by the name of a volume group."
@@ -128,6 +141,11 @@ def _rejects(patterns: Sequence[str], names: Sequence[str]) -> bool:
     compiled = [_compiled(pattern) for pattern in patterns]
     found = [next((is_accept for is_accept, regex in compiled if regex.search(name)), None) for name in names]
     return False in found and True not in found
+
+
+def _accepts(pattern: str, names: Sequence[str]) -> bool:
+    is_accept, regex = _compiled(pattern)
+    return is_accept and any(map(regex.search, names))
 
 
 def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:

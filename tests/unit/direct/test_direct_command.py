@@ -236,7 +236,7 @@ def lvm_has_no_filter(scene):
         (introduction_fails, "sr-uuid={0.uuid} type=user location={1}"),
         (xapi_goes_away_in_between, "The VDI of the LUN could not be found"),
         (lvm_has_no_filter, "With the settings in {0.root}/etc/lvm/master, LVM does not ignore {0.root}/dev/sda"),
-        (lvm_has_no_filter, "which is beside README.rst, into {0.root}/etc/lvm/master/lvmlocal.conf."),
+        (lvm_has_no_filter, "Write this line into {0.root}/etc/lvm/master/lvmlocal.conf, "),
     ],
 )
 def test_what_is_no_reason_against_a_link_is_a_note(disk, run, monkeypatch, given, note):
@@ -485,7 +485,7 @@ def test_the_list_tells_of_a_missing_filter_and_of_a_xapi_that_does_not_answer(l
     ran = run("list", "--json")
     first, second = ran.json["problems"]
     assert ran.status == 0 and ran.json["direct_luns"][0]["is_linked"]
-    assert f"into {linked.root}/etc/lvm/master/lvmlocal.conf." in first and "xapi could not be asked" in second
+    assert f"into {linked.root}/etc/lvm/master/lvmlocal.conf, " in first and "xapi could not be asked" in second
 
 
 def test_udev_gets_a_name_or_a_dash_or_nothing(linked, run):

@@ -58,6 +58,32 @@ def test_each_device_of_a_lun_counts_also_a_partition_and_the_map_of_one(scene):
         assert f"LVM does not ignore {used}, and acts" in problem
 
 
+@pytest.mark.parametrize(
+    "has, line, is_told",
+    [
+        ("", "r|/relvmoiscsi-direct-|", ""),
+        ('"a|.*|"', "r|/relvmoiscsi-direct-|", ""),
+        ('"r|^/dev/drbd|"', "r|/relvmoiscsi-direct-|, r|^/dev/drbd|", ""),
+        ('"r|^/dev/drbd|","a|.*|"', "r|/relvmoiscsi-direct-|, r|^/dev/drbd|", "'a|.*|'"),
+        ('"a|x|","a|/sda$|","r|/relvmoiscsi-direct-|","r|.*|"', "r|/relvmoiscsi-direct-|, a|x|, r|.*|", "'a|/sda$|'"),
+        (r'"r|\\.\"|"', r"r|/relvmoiscsi-direct-|, r|\\.\"|", ""),
+    ],
+)
+def test_the_advice_is_the_whole_list_with_the_patterns_that_lvm_has(scene, has, line, is_told):
+    """A list of lvmlocal.conf replaces the list of lvm.conf, such as the rejection of a DRBD volume."""
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    scene.has_lvm(devices=f"global_filter=[{has}]")
+    (problem,) = scene.told()
+    listed = ", ".join(f'"{each}"' for each in line.split(", "))
+    before = "Write this line into /etc/lvm/lvmlocal.conf, in the place of a global_filter there: `devices"
+    assert f"{before} {{ global_filter = [ {listed} ] }}`. It replaces" in problem
+    assert problem.endswith(f" It leaves out what accepts another name of the LUN: {is_told}." if is_told else ".")
+    assert ("leaves out" in problem) == bool(is_told)
+    scene.has_lvm(devices=f"global_filter=[{listed}]")
+    assert scene.told() == []
+
+
 def test_a_lun_that_is_away_counts_as_a_disk_that_comes(scene):
     scene.has_lvm(devices=LINE)
     assert scene.told(LUN, OTHER) == []
