@@ -4,7 +4,6 @@
 The LUN says its name with each batch. The caller's path is followed once (PinnedPath).
 """
 
-import os
 import stat
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, List, Optional
@@ -85,8 +84,8 @@ class DiskSource(LunSource):
 
             def refresh() -> List[str]:
                 """Make LVM forget the old identity; not of a disk that has gone."""
-                node = self.host.node(own or "")
-                return tell_lvm(node, run_command) if own is not None and os.path.exists(node) else []
+                node = live_scsi.node_of(self.path, self.host)
+                return tell_lvm(node, run_command) if node else []
 
             yield self._lun(device, scsi_id, self._guard(scsi_id, permission), refresh)
 
