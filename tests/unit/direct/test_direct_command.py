@@ -500,6 +500,19 @@ def test_udev_gets_a_name_or_a_dash_or_nothing(linked, run):
     assert run("udev", "sdb", "--json").json["link_name"] == ""
 
 
+def test_the_package_has_udev_apply_its_rules_to_each_device_of_a_direct_lun_and_to_no_other(disk, run):
+    """Rules of earlier versions gave the partitions and the paths of a map no link for LVM's filter."""
+    disk.configure(f"[direct]\ndisk = {LUN}\n")
+    disk.has_disk("sdc", "8:32", "3" + OTHER[1:-1] + "5")
+    disk.has_disk("sdb", "8:16")
+    disk.put("sys/block/sda/sda1/uevent")
+    disk.has_map()
+    disk.put("sys/block/dm-0/holders/dm-1")
+    disk.put("sys/block/dm-1/dm/uuid", f"part1-mpath-{LUN}\n")
+    assert (run("events").out, disk.events()) == ("", ["dm-0", "dm-1", "sda", "sdb"])
+    assert (disk.root / "sys/block/sda/sda1/uevent").read_text() == "change"
+
+
 def test_a_look_reads_what_is_on_a_device(tmp_path):
     path = tmp_path / "lun.img"
     builder.one_vhd().disk.to_file(str(path))
