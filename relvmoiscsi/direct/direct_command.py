@@ -411,7 +411,7 @@ def answer_udev(kernel_name: str) -> Answer:
 
 def make_events() -> Answer:
     """Have udev apply its rules to each device of a direct LUN: the package calls this when it brings new rules."""
-    for scsi_id in luns_of(HOST).values():
-        for name in direct.every_device_of(scsi_id, HOST):
+    for names in direct.every_device_of(luns_of(HOST).values(), HOST).values():
+        for name in names:
             udev.make_event(name, HOST)
     return Answer({}, "")

@@ -50,7 +50,9 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
         return []
     problems: List[RelvmoiscsiError] = []
     try:
-        lacking = [name for scsi_id in luns.values() for name in _without_link(scsi_id, host)]
+        devices = every_device_of(luns.values(), host)
+        kernel_names = [os.path.basename(name) for each in devices.values() for name in each]
+        lacking = [name for name in kernel_names if not os.path.lexists(_link_for_lvm(name, host))]
         if lacking:
             again = shell_command("udevadm trigger --action=change", sysname_match=lacking)
             nodes = some_of([host.node(name) for name in lacking])
@@ -59,7 +61,7 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
                     f"LVM's filter does not know {nodes} of a direct LUN: udev has made no link for that."
                 ).advising(f"Have udev apply its rules: `{again}`.")
             )
-        names = {scsi_id: _names(scsi_id, host) for scsi_id in luns.values()}
+        names = {scsi_id: _names(scsi_id, each, host) for scsi_id, each in devices.items()}
     except RelvmoiscsiError as error:
         return [error.advising("Repair udev's database: LVM's filter needs its links.")]
     for directory in [host.at(each) for each in _DIRECTORIES if os.path.isdir(host.at(each))]:
@@ -166,10 +168,10 @@ def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:
 # --- the devices of a LUN
 
 
-def _names(scsi_id: str, host: Host) -> Names:
-    """Return the names of each device of the LUN, with the link of LVM_WORD. Raises NotFound."""
+def _names(scsi_id: str, devices: Sequence[str], host: Host) -> Names:
+    """Return the names of each of these devices of the LUN, with the link of LVM_WORD. Raises NotFound."""
     found: Names = {}
-    for name in every_device_of(scsi_id, host):
+    for name in devices:
         kernel_name = os.path.basename(name)
         links = [line[2:] for line in udev.database(name, host) if line.startswith("S:")]
         if attribute(host.at("sys/block", name, "dm/name")):
@@ -178,11 +180,6 @@ def _names(scsi_id: str, host: Host) -> Names:
         found[host.node(kernel_name)] = [*paths, _link_for_lvm(kernel_name, host)]
     by_id = host.at("dev/disk/by-id", "scsi-" + scsi_id)
     return found or {f"LUN {scsi_id}": [host.node(_ABSENT), by_id, _link_for_lvm(_ABSENT, host)]}
-
-
-def _without_link(scsi_id: str, host: Host) -> List[str]:
-    names = [os.path.basename(name) for name in every_device_of(scsi_id, host)]
-    return [name for name in names if not os.path.lexists(_link_for_lvm(name, host))]
 
 
 def _link_for_lvm(kernel_name: str, host: Host) -> str:

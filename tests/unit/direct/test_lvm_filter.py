@@ -4,7 +4,9 @@
 import pytest
 
 from kit.direct_world import LUN, OTHER, World
+from relvmoiscsi.direct import links
 from relvmoiscsi.direct.lvm_filter import lvm_problems
+from relvmoiscsi.host.disk import udev
 
 LINE = 'global_filter="r|/relvmoiscsi-direct-|"'
 
@@ -56,6 +58,21 @@ def test_each_device_of_a_lun_counts_also_a_partition_and_the_map_of_one(scene):
         scene.has_lvm(devices=f'filter=["a{pattern.replace("^/", scene.host.root)}","r|.*|"]')
         (problem,) = scene.told()
         assert f"LVM does not ignore {used}, and acts" in problem
+
+
+def test_each_device_of_a_host_tells_its_scsi_id_once_however_many_direct_luns_there_are(scene, monkeypatch):
+    """A host of 400 disks, a thousand volumes and 40 direct LUNs took 8 seconds."""
+    asked = []
+    for number, name in enumerate(["sda", "sdb", "sdc"]):
+        scene.has_disk(name, f"8:{number}", LUN[:-1] + str(number))
+    for room in (udev, links):
+        monkeypatch.setattr(
+            room,
+            "scsi_id_of_disk",
+            lambda name, host, real=room.scsi_id_of_disk: asked.append(name) or real(name, host),
+        )
+    (missing,) = scene.told(LUN[:-1] + "0", LUN[:-1] + "1")
+    assert "does not know /dev/sda, /dev/sdb of a" in missing and asked == ["sda", "sdb", "sdc"]
 
 
 @pytest.mark.parametrize(
