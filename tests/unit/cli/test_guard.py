@@ -153,7 +153,7 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
 ):
     """The array has copied a resignatured LUN, and a stranger has written the SCSIid of the copy into its label."""
     assert command("resignature", *YES, lun, "--sr-uuid", SR, "--not-in-use").status == 0
-    with ImageFile(lun, writable=True) as device:
+    with ImageFile(str(lun), writable=True) as device:
         forge_record(device, SCSI_ID)
     state.put(pool.db, pool.hosts, SR, SCSI_ID)
     if state.is_believed:
@@ -172,7 +172,7 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
 
 def test_a_label_that_says_resignatured_is_not_believed_of_the_identities_of_an_original(lun, command, unwritten):
     """A writer of the clone has written the record, and has changed no other identity."""
-    with ImageFile(lun, writable=True) as device:
+    with ImageFile(str(lun), writable=True) as device:
         forge_record(device, SCSI_ID)
     is_forged = f"The label says that {lun} was resignatured. But the ids of its PV and VG are not those of a"
     ran = unwritten(4, "check", lun)
@@ -190,7 +190,7 @@ def test_a_label_that_says_resignatured_is_not_believed_of_the_identities_of_an_
 @pytest.mark.parametrize("words", [("resignature", *YES), ("recover", "--yes"), ("undo", "--yes")])
 def test_a_run_to_an_sr_that_is_not_on_the_lun_is_4_whatever_the_pool_knows(lun, unwritten, pool, words, phase):
     """Whoever writes the LUN can write such a journal: the LUN holds all identities of the pool's SR."""
-    with ImageFile(lun, writable=True) as device:
+    with ImageFile(str(lun), writable=True) as device:
         forge_run(device, SCSI_ID, phase)
     State(ATTACHED, OTHER).put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
 
@@ -202,7 +202,7 @@ def test_a_run_to_an_sr_that_is_not_on_the_lun_is_4_whatever_the_pool_knows(lun,
 def test_the_map_of_a_finished_run_is_of_the_sr_on_the_lun(lun, command, pool):
     """The journal of a stranger names an SR of the pool, and a VDI of another tenant."""
     new_sr = command("resignature", *YES, lun, "--json").json["new_sr"]
-    with ImageFile(lun, writable=True) as device:
+    with ImageFile(str(lun), writable=True) as device:
         mine = next(iter(engine.inspect(device).lun.disks()))
         forge_run(device, SCSI_ID, engine.DONE, SR, **{UNKNOWN_SR: mine})
     State(ATTACHED, OTHER).put(pool.db, pool.hosts, SR, SCSI_ID)
@@ -532,7 +532,7 @@ def test_a_path_is_followed_once_and_all_questions_go_to_the_device_there(then, 
     monkeypatch.setattr(live_scsi, "live_serial", serial)
     ran = command("resignature", link, *YES, "--json")
     assert (ran.status, ran.json["state"], opened, asked) == (0, "resignatured", [os.O_PATH | os.O_CLOEXEC], {number})
-    with ImageFile(lun, writable=False) as device:
+    with ImageFile(str(lun), writable=False) as device:
         assert engine.inspect(device).state == "resignatured"
 
 
