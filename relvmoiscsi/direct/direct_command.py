@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on direct LUNs: add, remove, list; and the command of the udev rule."""
+"""The commands on direct LUNs: add, remove, list; and the commands of the udev rule and of the package."""
 
 import argparse
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.direct_config import (
     check_name,
     check_scsi_id,
+    luns_of,
     read_section,
     with_entry,
     without_entry,
@@ -76,7 +77,7 @@ def add_direct(make: Maker) -> None:
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, run: Command, what: str, more: str) -> argparse.ArgumentParser:
-        # --help does not list a command without a help line: the command of the udev rule.
+        # --help does not list a command without a help line: those of the udev rule and of the package.
         listed: Dict[str, Any] = {"help": what} if what else {}
         sub = commands.add_parser(
             name,
@@ -124,6 +125,9 @@ def add_direct(make: Maker) -> None:
         "What udev asks: the name of the link that a device gets",
     )
     asked.add_argument("kernel_name")
+    command(
+        "events", lambda _arguments: make_events, "", "What the package asks: new rules for each device of a direct LUN"
+    )
 
 
 def _no_command(_arguments: argparse.Namespace) -> NoReturn:
@@ -403,3 +407,11 @@ def answer_udev(kernel_name: str) -> Answer:
     name = direct.link_name(kernel_name, HOST)
     text = "" if name is None else name or direct.NO_LINK
     return Answer({"link_name": name or ""}, text)
+
+
+def make_events() -> Answer:
+    """Have udev apply its rules to each device of a direct LUN: the package calls this when it brings new rules."""
+    for names in direct.every_device_of(luns_of(HOST).values(), HOST).values():
+        for name in names:
+            udev.make_event(name, HOST)
+    return Answer({}, "")

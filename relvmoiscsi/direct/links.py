@@ -20,7 +20,7 @@ import logging
 import os
 import re
 from glob import escape, glob
-from typing import Callable, Iterable, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
@@ -215,14 +215,16 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     return udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
 
 
-def every_device_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
-    """Return the paths below /sys/block of the LUN's disks and map, each with its partitions: "sda", "sda/sda1".
+def every_device_of(scsi_ids: Iterable[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
+    """Return by SCSIid the paths below /sys/block of disks and maps, each with its partitions: "sda", "sda/sda1".
 
-    A partition of a map is a map too: "dm-4".
+    A partition of a map is a map too: "dm-4". A host may have thousands of devices, so each tells its SCSIid once.
     """
-    found = []
-    for name in devices_of(scsi_id, host):
-        found += [name, *partitions_of(name, host)]
+    found: Dict[str, List[str]] = {scsi_id: [] for scsi_id in scsi_ids}
+    for name in [*udev.block_devices("sd*", host), *udev.block_devices("dm-*", host)]:
+        of_lun = found.get(scsi_id_of_disk(name, host) or "")
+        if of_lun is not None and os.path.exists(host.node(name)):
+            of_lun += [name, *partitions_of(name, host)]
     return found
 
 

@@ -29,6 +29,8 @@ from relvmoiscsi.wording import said, shell_command, some_of
 
 #: the word of the filter that keeps LVM from direct LUNs and from their partitions; the rule makes links of this name
 LVM_WORD = "/relvmoiscsi-direct-"
+_OURS = f"r|{LVM_WORD}|"
+_DEFAULT = ["a|.*|"]  #: the list of LVM without a filter
 #: LVM reads the files of one directory only; SM chooses the second for commands that write
 _DIRECTORIES = ("etc/lvm", "etc/lvm/master")
 _SECONDS = 20.0  #: for LVM, which reads its settings and no disk
@@ -48,7 +50,9 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
         return []
     problems: List[RelvmoiscsiError] = []
     try:
-        lacking = [name for scsi_id in luns.values() for name in _without_link(scsi_id, host)]
+        devices = every_device_of(luns.values(), host)
+        kernel_names = [os.path.basename(name) for each in devices.values() for name in each]
+        lacking = [name for name in kernel_names if not os.path.lexists(_link_for_lvm(name, host))]
         if lacking:
             again = shell_command("udevadm trigger --action=change", sysname_match=lacking)
             nodes = some_of([host.node(name) for name in lacking])
@@ -57,7 +61,7 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
                     f"LVM's filter does not know {nodes} of a direct LUN: udev has made no link for that."
                 ).advising(f"Have udev apply its rules: `{again}`.")
             )
-        names = {scsi_id: _names(scsi_id, host) for scsi_id in luns.values()}
+        names = {scsi_id: _names(scsi_id, each, host) for scsi_id, each in devices.items()}
     except RelvmoiscsiError as error:
         return [error.advising("Repair udev's database: LVM's filter needs its links.")]
     for directory in [host.at(each) for each in _DIRECTORIES if os.path.isdir(host.at(each))]:
@@ -72,7 +76,9 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
             )
             continue
         if used:
-            problems.append(lvm.problem(used))
+            problems.append(
+                lvm.problem(used, [path for each in names.values() for paths in each.values() for path in paths])
+            )
     return problems
 
 
@@ -92,14 +98,23 @@ class _Settings(NamedTuple):
         is_listed = scsi_id[1:] in text
         return [words for words, paths in names.items() if is_listed or any(f"={path} " in text for path in paths)]
 
-    def problem(self, used: Sequence[str]) -> Refused:
+    def problem(self, used: Sequence[str], names: Sequence[str]) -> Refused:
+        """Return what to tell of used devices. `names` are all names of direct LUNs, which no pattern may accept."""
         advice = f"Remove the LUN from the devices file in {self.directory}/devices."
         if self.devices_file is None:
-            advice = (
-                "Write the filter of docs/direct-luns.rst, which is beside README.rst, into "
-                f"{self.directory}/lvmlocal.conf. No pattern beside it may accept another name of the LUN, as `a|.*|` "
-                "does."
+            patterns = [each for each in self.lists[1] if each != _OURS]
+            accepting = [each for each in patterns if _accepts(each, names)]
+            line = ", ".join(
+                '"{}"'.format(each.replace("\\", r"\\").replace('"', r"\""))
+                for each in [_OURS, *(each for each in patterns if each not in accepting)]
             )
+            advice = (
+                f"Write this line into {self.directory}/lvmlocal.conf, in the place of a global_filter there: "
+                f"`devices {{ global_filter = [ {line} ] }}`. It replaces the list of lvm.conf, so it repeats LVM's "
+                "other patterns."
+            )
+            if accepting and patterns != _DEFAULT:
+                advice += f" It leaves out what accepts another name of the LUN: {some_of(list(map(repr, accepting)))}."
         return Refused(
             f"With the settings in {self.directory}, LVM does not ignore {some_of(used)}, and acts on what a guest "
             "writes there. A guest can block an SR of this host by the name of a volume group."
@@ -130,6 +145,11 @@ def _rejects(patterns: Sequence[str], names: Sequence[str]) -> bool:
     return False in found and True not in found
 
 
+def _accepts(pattern: str, names: Sequence[str]) -> bool:
+    is_accept, regex = _compiled(pattern)
+    return is_accept and any(map(regex.search, names))
+
+
 def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:
     """Return whether LVM accepts what the pattern matches, and the pattern. Raises Refused."""
     end = _ENDS.get(pattern[1:2], pattern[1:2])
@@ -148,10 +168,10 @@ def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:
 # --- the devices of a LUN
 
 
-def _names(scsi_id: str, host: Host) -> Names:
-    """Return the names of each device of the LUN, with the link of LVM_WORD. Raises NotFound."""
+def _names(scsi_id: str, devices: Sequence[str], host: Host) -> Names:
+    """Return the names of each of these devices of the LUN, with the link of LVM_WORD. Raises NotFound."""
     found: Names = {}
-    for name in every_device_of(scsi_id, host):
+    for name in devices:
         kernel_name = os.path.basename(name)
         links = [line[2:] for line in udev.database(name, host) if line.startswith("S:")]
         if attribute(host.at("sys/block", name, "dm/name")):
@@ -160,11 +180,6 @@ def _names(scsi_id: str, host: Host) -> Names:
         found[host.node(kernel_name)] = [*paths, _link_for_lvm(kernel_name, host)]
     by_id = host.at("dev/disk/by-id", "scsi-" + scsi_id)
     return found or {f"LUN {scsi_id}": [host.node(_ABSENT), by_id, _link_for_lvm(_ABSENT, host)]}
-
-
-def _without_link(scsi_id: str, host: Host) -> List[str]:
-    names = [os.path.basename(name) for name in every_device_of(scsi_id, host)]
-    return [name for name in names if not os.path.lexists(_link_for_lvm(name, host))]
 
 
 def _link_for_lvm(kernel_name: str, host: Host) -> str:

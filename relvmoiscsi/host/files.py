@@ -20,7 +20,7 @@ import os
 import resource
 import stat
 from contextlib import ExitStack, suppress
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.wording import shell_command
@@ -30,6 +30,8 @@ _BLANKS = " \t\n"
 _MOST_BYTES = 1 << 20  #: of a text; each user can have millions of locks, and so lines in /proc/locks
 #: files that the product opens at a time, at the most: 272 of a search for users, three pipes of each of 64 children
 MOST_OPEN = 512
+LEAST_OPEN = 64  #: enough for a command without children, and for a search that keeps fewer files open
+_ENOUGH = 1024  #: the limit to advise
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
@@ -193,28 +195,35 @@ def sync_directory(path: str) -> None:
 # --- how many files this process can open
 
 
-def reserve() -> None:
-    """Let this process open MOST_OPEN more files. Raises Refused where a user may not raise the limit so far."""
-    try:
-        _open_all()
-        return
-    except OSError:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def reserve() -> int:
+    """Let this process open MOST_OPEN more files, or as many as a user's hard limit allows. Return how many.
+
+    Raises Refused for fewer than LEAST_OPEN.
+    """
+    count, _ = _room()
+    if count == MOST_OPEN:
+        return count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = soft + 2 * MOST_OPEN  # the caller's own files may have higher numbers than the limit allows
     for limits in ((wanted, max(hard, wanted)), (hard, hard)):  # only root may raise the second
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             break
-    try:
-        _open_all()
-    except OSError as error:
+    count, error = _room()
+    if error is not None and count < LEAST_OPEN:
         raise _short(error) from error
+    return count
 
 
-def _open_all() -> None:
+def _room() -> Tuple[int, Optional[OSError]]:
+    """Return how many more files this process can open, up to MOST_OPEN, and the error of the next one."""
     with ExitStack() as opened:
-        for _ in range(MOST_OPEN):
-            opened.callback(os.close, os.open(os.sep, os.O_PATH | os.O_CLOEXEC))
+        for count in range(MOST_OPEN):
+            try:
+                opened.callback(os.close, os.open(os.sep, os.O_PATH | os.O_CLOEXEC))
+            except OSError as error:
+                return count, error
+    return MOST_OPEN, None
 
 
 def refuse_if_short(error: OSError) -> None:
@@ -224,6 +233,8 @@ def refuse_if_short(error: OSError) -> None:
 
 
 def _short(error: OSError) -> Refused:
-    return Refused(f"This process cannot open enough files: {error.strerror}.").advising(
-        f"`{shell_command('ulimit -n 1024')}` lets a command of the same shell open enough."
-    )
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = f"`{shell_command('ulimit -n 1024')}` lets a command of the same shell open enough."
+    if 0 <= hard < _ENOUGH:  # the shell would be refused
+        advice = f"The hard limit (`ulimit -Hn`) is {hard} here, and only root may raise it: log in anew, or ask root."
+    return Refused(f"This process cannot open enough files: {error.strerror}.").advising(advice)

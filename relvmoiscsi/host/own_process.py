@@ -42,7 +42,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 from relvmoiscsi.deadline import BATCH_SECONDS, NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import flock, terminated
-from relvmoiscsi.host.files import words_in
+from relvmoiscsi.host.files import reserve, words_in
 from relvmoiscsi.untrusted import number
 from relvmoiscsi.wording import cut
 
@@ -68,6 +68,7 @@ Call = Callable[..., Optional[ContextManager[object]]]
 #: of one piece of parallel work: its result, or the error that it raised
 Outcome = Union[Any, RelvmoiscsiError]
 
+_FILES_OF_CHILD = 8  #: two pipes, which the next child has open too, and its own files
 _AT_ONCE = 64  #: processes; a host may have thousands of disks
 
 _parent: Optional[Tuple[int, "_Lines"]] = None  # in a child only: the descriptor for questions, and the answers
@@ -340,7 +341,10 @@ def run_parallel(
     Work that missed the deadline, or took more than `seconds`, is given up; its error is OutOfTime. `what` is the step
     that did not happen. At most `at_once` children run at a time; none starts after the deadline. The children keep no
     locks of this process: if this process is killed, its locks are free even if a child hangs.
+
+    Fewer children run where this process can open fewer files. Raises Refused, as `reserve`.
     """
+    at_once = min(at_once, reserve() // _FILES_OF_CHILD)
     outcomes: Dict[int, Outcome] = {}
     waiting = list(range(len(works)))
     # by the descriptor of the answers: the index of the work, and when the child is given up

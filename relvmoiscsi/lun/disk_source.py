@@ -4,7 +4,7 @@
 The LUN says its name with each batch. The caller's path is followed once (PinnedPath).
 """
 
-import os
+import stat
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, List, Optional
 
@@ -29,10 +29,10 @@ from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Perm
 class DiskSource(LunSource):
     """A block device: a disk, a path of a map, a map, or a loop device."""
 
-    def __init__(self, name: str, host: Host, only_block: bool = False) -> None:
-        """With `only_block`, the open refuses an image file."""
+    def __init__(self, name: str, host: Host) -> None:
+        """Raises NotFound, Refused."""
         super().__init__(name, host)
-        self._only_block, self._pinned = only_block, PinnedPath(name)
+        self._pinned = PinnedPath(name)
 
     @property
     def path(self) -> str:
@@ -84,8 +84,8 @@ class DiskSource(LunSource):
 
             def refresh() -> List[str]:
                 """Make LVM forget the old identity; not of a disk that has gone."""
-                node = self.host.node(own or "")
-                return tell_lvm(node, run_command) if own is not None and os.path.exists(node) else []
+                node = live_scsi.node_of(self.path, self.host)
+                return tell_lvm(node, run_command) if node else []
 
             yield self._lun(device, scsi_id, self._guard(scsi_id, permission), refresh)
 
@@ -100,7 +100,7 @@ class DiskSource(LunSource):
         return CommandGuard(self.name, scsi_id, permission, self.host, locks)
 
     def _open(self, writable: bool) -> HostDevice:
-        return open_device(self.name, writable, only_block=self._only_block, pinned=self.path)
+        return open_device(self.name, writable, is_kind=stat.S_ISBLK, pinned=self.path)
 
     def _sr_uuid(self, _disk: str) -> str:
         """Return the UUID of the SR on the LUN; "" without one that can be read."""

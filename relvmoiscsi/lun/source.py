@@ -4,6 +4,7 @@
 No other module reads the word: `source_of` chooses for each entrance.
 """
 
+import os
 import re
 import stat
 from contextlib import contextmanager
@@ -18,7 +19,15 @@ from relvmoiscsi.lun.opened import IMAGE_FILE, ImageGuard, LunSource, OpenLun, P
 
 
 class ImageSource(LunSource):
-    """A file with the content of a LUN; no other machine uses it, and LVM does not see it."""
+    """A file with the content of a LUN; no other machine uses it, and LVM does not see it.
+
+    The path is followed at each open: Linux 4.19 grants no lease of a file that a PinnedPath has. Another user may own
+    a directory of the path. So no open takes a block device, and each takes the file of the first open.
+    """
+
+    def __init__(self, name: str, host: Host) -> None:
+        super().__init__(name, host)
+        self._first: Optional[os.stat_result] = None  #: of the first open
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
@@ -34,7 +43,9 @@ class ImageSource(LunSource):
 
     @contextmanager
     def _opened(self, writable: bool) -> Iterator[OpenLun]:
-        with open_device(self.name, writable) as device:
+        with open_device(self.name, writable, is_kind=stat.S_ISREG) as device:
+            self._first = self._first or device.status
+            device.verify_same(self._first)
             yield OpenLun(device, IMAGE_FILE, None, ImageGuard(device.verify_name))
 
 
@@ -46,7 +57,8 @@ def source_of(
 ) -> LunSource:
     """Return what a word of a caller names: the LUN of a URL, a disk of this machine, or an image file.
 
-    With `only_block`, the open refuses an image file. `session` is for a URL. Raises UsageError, NotFound, Refused.
+    `session` is for a URL. The open refuses a file of another kind than is found here: with `only_block`, all but a
+    block device. Raises UsageError, NotFound, Refused.
     """
     if not is_path(word):
         from relvmoiscsi.lun.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
@@ -56,7 +68,7 @@ def source_of(
         return ImageSource(word, host)
     from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - an image file needs no disks and no xapi
 
-    return DiskSource(word, host, only_block)
+    return DiskSource(word, host)
 
 
 def is_path(word: str) -> bool:

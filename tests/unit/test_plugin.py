@@ -29,9 +29,11 @@ from relvmoiscsi import engine, plugin
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.host.disk.block_device import ImageFile
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.lun import disk_source
 from relvmoiscsi.sr_driver.iscsi import target_access
 
 TIME = Deadline(math.inf)  #: made long before the test that takes it
@@ -108,10 +110,11 @@ def test_every_lun_of_the_host_by_what_is_on_it(host):
 
 
 @pytest.mark.processes
-def test_a_lun_whose_content_finds_a_bug_hides_no_other(host, tmp_path):
+def test_a_lun_whose_content_finds_a_bug_hides_no_other(host, tmp_path, monkeypatch):
     """Each is read as a device of the host is, in a process of its own."""
     path = tmp_path / "lun"
     ONE.to_file(str(path))
+    monkeypatch.setattr(disk_source, "open_device", lambda path, writable, **_: ImageFile(path, writable))
 
     def see(disk, told, deadline):
         return plugin.look(str(path), told if disk.endswith("sdb") else lambda _seen: {}["flowers"], deadline)

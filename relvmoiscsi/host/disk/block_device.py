@@ -51,11 +51,10 @@ from relvmoiscsi.device import (
     verify_size,
     verify_writable,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, NotFound, Refused, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, NotFound, Refused
 from relvmoiscsi.host.disk.exclusive import (
     ANY_WRITES,
     FLOCK_SECONDS,
-    LIST,
     forbidden,
     in_use,
     open_file,
@@ -160,9 +159,17 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             raise self._failure("seek", 0, 0, error) from error
         verify_size(self, size_bytes, self.block_size)
 
+    @property
+    def status(self) -> os.stat_result:
+        return os.fstat(self._descriptor)
+
     def verify_name(self) -> None:
         """Raise Refused where the name leads to another file now, NotFound where the name leads to none."""
-        if not os.path.samestat(stat_path(self.name), os.fstat(self._descriptor)):
+        self.verify_same(stat_path(self.name))
+
+    def verify_same(self, other: os.stat_result) -> None:
+        """Raise Refused where the status is that of another file than the open one."""
+        if not os.path.samestat(other, self.status):
             problem = f"{self.name} is another file now: a program has replaced it since the command began."
             raise Refused(problem).advising("Repeat the command.")
 
@@ -347,23 +354,22 @@ def open_device(
     writable: bool,
     block_size: int = SECTOR,
     lock_timeout: float = FLOCK_SECONDS,
-    only_block: bool = False,
+    is_kind: Optional[Callable[[int], bool]] = None,
     pinned: str = "",
 ) -> HostDevice:
     """Open a block device or an image file; for writing, exclusively.
 
-    `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds. With `only_block`,
-    an image file is another kind of file. `pinned` is as for `open_file`.
+    `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds. `is_kind` is
+    stat.S_ISBLK or stat.S_ISREG where the caller has decided the kind, and `pinned` is as for `open_file`.
     Raises NotFound; UsageError for any other kind of file; Refused if the device is in use, read-only, or forbidden to
     this user.
     """
-    mode = stat_path(pinned or path).st_mode
-    if stat.S_ISBLK(mode) or only_block:
+    if is_kind is None:
+        is_kind = stat.S_ISBLK if stat.S_ISBLK(stat_path(pinned or path).st_mode) else stat.S_ISREG
+    if is_kind is stat.S_ISBLK:
         device: HostDevice = BlockDevice(path, writable, lock_timeout, pinned)
-    elif stat.S_ISREG(mode):
-        device = ImageFile(path, writable, block_size, pinned)
     else:
-        raise UsageError(f"{path} is neither a block device nor an image file.").advising(LIST)
+        device = ImageFile(path, writable, block_size, pinned)
     how = "for writing" if writable else "for reading"
     log.debug("opened %s %s: %d bytes in blocks of %d", path, how, device.size_bytes, device.block_size)
     return device

@@ -91,7 +91,8 @@ def open_file(
             if is_kind is stat.S_ISBLK and not is_kind(mode):
                 raise UsageError(f"{path} is no block device.").advising(LIST)
             if is_kind is stat.S_ISREG and not is_kind(mode):
-                raise UsageError(f"{path} is no image file.")
+                kind = "no image file" if stat.S_ISBLK(mode) else "neither a block device nor an image file"
+                raise UsageError(f"{path} is {kind}.").advising(LIST)
             descriptor = os.open(f"/proc/self/fd/{node}", flags | os.O_CLOEXEC)
         finally:
             os.close(node)

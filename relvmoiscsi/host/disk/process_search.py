@@ -34,7 +34,7 @@ class ProcessSearch:
 
     def __init__(self, deadline: Deadline, host: Host) -> None:
         """The search ends at the deadline, and after SEARCH_SECONDS. Raises Refused, as `reserve`."""
-        reserve()
+        self._most_kept = min(_MOST_KEPT, reserve() // 2)
         self._deadline, self._host = deadline.part(SEARCH_SECONDS), host
         self._left, self._owner = self._deadline.left, os.geteuid()
         self._spent: Dict[int, float] = {}
@@ -110,7 +110,7 @@ class ProcessSearch:
             self._owner, self._charged = self._charged, None
         if mount is None or not is_wanted(mount):
             return False
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._kept) >= self._most_kept:
             self._release()
         self._kept[number] = os.dup(pinned)
         return True

@@ -16,7 +16,7 @@ import logging
 import os
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import escape, glob
 from typing import Iterator, NamedTuple, Optional, Tuple
 
@@ -66,6 +66,33 @@ def kernel_name(path: str, host: Host) -> Optional[str]:
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     return os.path.basename(os.path.realpath(host.at("sys/dev/block", number)))
+
+
+def node_of(path: str, host: Host) -> str:
+    """Return the node below /dev of the block device at `path`; "" for a device that has gone, and for a file.
+
+    A node may have another name than the kernel's: /dev/cciss/c0d0, or what a container calls it. `path` may be of
+    another user, so no program gets that name. Raises NotFound.
+    """
+    name, number = kernel_name(path, host), os.stat(path).st_rdev
+    if name is None or not os.path.exists(host.at("sys/dev/block", f"{os.major(number)}:{os.minor(number)}")):
+        return ""
+
+    def is_node(node: str) -> bool:
+        with suppress(OSError):  # a node that vanishes is no node of the device
+            status = os.lstat(node)
+            return stat.S_ISBLK(status.st_mode) and status.st_rdev == number
+        return False
+
+    if is_node(host.node(name)):
+        return host.node(name)
+    for directory, below, names in os.walk(host.at("dev")):
+        # users write to /dev/shm and to /dev/mqueue, which are other file systems
+        below[:] = [each for each in below if not os.path.ismount(os.path.join(directory, each))]
+        for each in sorted(names):
+            if is_node(os.path.join(directory, each)):
+                return os.path.join(directory, each)
+    return ""
 
 
 def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:

@@ -19,6 +19,8 @@ from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk.block_device import BLKFLSBUF, BlockDevice, open_device
+from relvmoiscsi.host.disk.scsi_id import node_of
+from relvmoiscsi.host.this_host import Host
 
 MIB = 1024 * 1024
 SIZE = 8 * MIB
@@ -137,6 +139,28 @@ def test_blocks_of_another_size_and_a_node_that_became_a_file_are_refused(attach
     is_refused(loop, "has logical blocks of 2048 bytes; 512 or 4096 are supported", writable=False)
     with pytest.raises(UsageError, match="is no block device"):
         BlockDevice(str(image), writable=False)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_caller_who_wants_an_image_file_gets_no_block_device(loop, writable):
+    with pytest.raises(UsageError, match="is no image file"):
+        open_device(loop, writable, is_kind=stat.S_ISREG)
+
+
+@pytest.mark.parametrize("name", ["{}", "clone", "cciss/c0d0"])
+def test_the_node_of_a_device_is_found_whatever_its_name(loop, tmp_path, name):
+    """A container may call a disk otherwise, and the kernel's cciss!c0d0 is /dev/cciss/c0d0."""
+    number, node = os.stat(loop).st_rdev, tmp_path / "dev" / name.format(os.path.basename(loop))
+    device, link = tmp_path / "sys/dev/block" / f"{os.major(number)}:{os.minor(number)}", tmp_path / "dev/0"
+    node.parent.mkdir(parents=True)
+    link.symlink_to(loop)
+    assert node_of(str(link), Host(str(tmp_path))) == ""
+    os.mknod(str(node), 0o600 | stat.S_IFBLK, number)
+    (node.parent / "a").touch()
+    assert node_of(str(link), Host(str(tmp_path))) == "", "a disk that has gone"
+    device.parent.mkdir(parents=True)
+    device.symlink_to(os.path.realpath("/sys/block/" + os.path.basename(loop)))
+    assert node_of(str(link), Host(str(tmp_path))) == str(node)
 
 
 # -- who has it open --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 """Which devices LVM ignores, by real LVM: what is told of a direct LUN is what `pvs --all` shows."""
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -95,11 +96,16 @@ def test_what_is_told_of_a_filter_is_what_lvm_does(disk, name):
 
     env = {**os.environ, "LC_ALL": "C", "LVM_SYSTEM_DIR": str(system), "LVM_SUPPRESS_FD_WARNINGS": "1"}
     seen = subprocess.check_output(["lvm", "pvs", "--all", "--noheadings", "-o", "pv_name"], env=env).decode().split()
-    told = [each.message for each in lvm_problems({"disk": LUN}, disk.host._replace(runner=run))]
+    problems = lvm_problems({"disk": LUN}, disk.host._replace(runner=run))
+    told = [each.message for each in problems]
 
     assert bool(seen) is not is_ignored, seen
     assert bool(told) is not is_ignored, told
     assert all(str(system) in each and "/dev/sda" in each for each in told)
+
+    for line in re.findall("devices { .* }", " ".join(each.advice for each in problems)):
+        disk.put("etc/lvm/lvmlocal.conf", line)
+        assert subprocess.check_output(["lvm", "pvs", "--all", "--noheadings", "-o", "pv_name"], env=env) == b""
 
 
 def test_settings_that_lvm_cannot_read_are_told(disk):

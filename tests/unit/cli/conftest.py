@@ -16,6 +16,7 @@ from relvmoiscsi.cli import on_lun, output
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
+from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import disk_source, guard, opened, run, source
 
@@ -170,6 +171,9 @@ def has_scsi_id(monkeypatch):
 def lun(image, root, monkeypatch, has_scsi_id):
     """The image, taken for a disk with the SCSIid SCSI_ID: what the kernel says of a path comes from here."""
     monkeypatch.setattr(source, "is_block_device", lambda _path: True)
+    monkeypatch.setattr(
+        disk_source, "open_device", lambda path, writable, is_kind, pinned: open_device(path, writable, pinned=pinned)
+    )
     has_scsi_id(SCSI_ID)
     monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "serial")
     size_bytes = os.path.getsize(image)

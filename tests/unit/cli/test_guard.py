@@ -536,16 +536,15 @@ def test_a_path_is_followed_once_and_all_questions_go_to_the_device_there(then, 
         assert engine.inspect(device).state == "resignatured"
 
 
-def test_lvm_is_told_of_the_disk_by_the_kernels_name_of_it(lun, command, root, tmp_path, monkeypatch):
-    """An LVM command of root would follow the caller's path once more."""
-    told, node = [], os.path.join(root, "dev/sdx")
-    os.mkdir(os.path.dirname(node))
-    shutil.copy(lun, node)
+@pytest.mark.parametrize("node", ["/dev/sdx", ""])
+def test_lvm_is_told_of_the_disk_by_a_node_of_it(node, lun, command, tmp_path, monkeypatch):
+    """An LVM command of root would follow the caller's path once more. A disk that has gone has no node."""
+    told = []
     (tmp_path / "link").symlink_to(lun)
-    monkeypatch.setattr(live_scsi, "kernel_name", lambda _path, _host: "sdx")
+    monkeypatch.setattr(live_scsi, "node_of", lambda _path, _host: node)
     monkeypatch.setattr(disk_source, "tell_lvm", lambda path, _run: told.append(path) or [])
     assert command("resignature", tmp_path / "link", *YES).status == 0
-    assert told == [node]
+    assert told == [node] * bool(node)
 
 
 def test_what_a_target_calls_its_lun_is_no_command_of_a_shell(lun, command, has_scsi_id):

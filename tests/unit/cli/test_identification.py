@@ -15,7 +15,7 @@ from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, if_clone, patched, tree
 from kit.streams import Terminal
-from relvmoiscsi.lun import disk_source
+from relvmoiscsi.lun import disk_source, source
 from relvmoiscsi.lun import run as run_module
 
 NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use."
@@ -266,6 +266,30 @@ def test_an_image_that_loses_its_name_during_the_question_is_not_written(
 
     assert (ran.status, f"{image} {words}" in ran.err, "Nothing was written." in ran.err) == (status, True, True)
     assert content(opened) == before
+
+
+@pytest.mark.parametrize("then", ["another image", "/dev/null", "fifo"])
+def test_a_path_that_leads_elsewhere_after_the_first_look_at_an_image_writes_nothing_there(
+    image, command, tmp_path, monkeypatch, then
+):
+    """t0 the command reads the image, t1 the owner of the directory exchanges the link, t2 the open for a write."""
+    os.mkfifo(str(tmp_path / "fifo"))
+    shutil.copy(str(image), str(tmp_path / "another image"))
+    link, real = tmp_path / "link", source.open_device
+    before = [content(image), content(tmp_path / "another image")]
+    link.symlink_to(image)
+
+    def open_device(path, writable, **more):
+        device = real(path, writable, **more)
+        link.unlink()
+        link.symlink_to(tmp_path / then)
+        return device
+
+    monkeypatch.setattr(source, "open_device", open_device)
+    ran = command("resignature", link, "--yes")
+    problem = "is another file now" if then == "another image" else "is neither a block device nor an image file"
+    assert ran.status in (2, 4) and f"{link} {problem}" in ran.err and "Nothing was written." in ran.err
+    assert [content(image), content(tmp_path / "another image")] == before
 
 
 def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command, make):

@@ -236,7 +236,7 @@ def lvm_has_no_filter(scene):
         (introduction_fails, "sr-uuid={0.uuid} type=user location={1}"),
         (xapi_goes_away_in_between, "The VDI of the LUN could not be found"),
         (lvm_has_no_filter, "With the settings in {0.root}/etc/lvm/master, LVM does not ignore {0.root}/dev/sda"),
-        (lvm_has_no_filter, "which is beside README.rst, into {0.root}/etc/lvm/master/lvmlocal.conf."),
+        (lvm_has_no_filter, "Write this line into {0.root}/etc/lvm/master/lvmlocal.conf, "),
     ],
 )
 def test_what_is_no_reason_against_a_link_is_a_note(disk, run, monkeypatch, given, note):
@@ -485,7 +485,7 @@ def test_the_list_tells_of_a_missing_filter_and_of_a_xapi_that_does_not_answer(l
     ran = run("list", "--json")
     first, second = ran.json["problems"]
     assert ran.status == 0 and ran.json["direct_luns"][0]["is_linked"]
-    assert f"into {linked.root}/etc/lvm/master/lvmlocal.conf." in first and "xapi could not be asked" in second
+    assert f"into {linked.root}/etc/lvm/master/lvmlocal.conf, " in first and "xapi could not be asked" in second
 
 
 def test_udev_gets_a_name_or_a_dash_or_nothing(linked, run):
@@ -498,6 +498,19 @@ def test_udev_gets_a_name_or_a_dash_or_nothing(linked, run):
     linked.has_disk("sdb", "8:16")
     assert run("udev", "sda").out == run("udev", "sdb").out == "-\n"
     assert run("udev", "sdb", "--json").json["link_name"] == ""
+
+
+def test_the_package_has_udev_apply_its_rules_to_each_device_of_a_direct_lun_and_to_no_other(disk, run):
+    """Rules of earlier versions gave the partitions and the paths of a map no link for LVM's filter."""
+    disk.configure(f"[direct]\ndisk = {LUN}\n")
+    disk.has_disk("sdc", "8:32", "3" + OTHER[1:-1] + "5")
+    disk.has_disk("sdb", "8:16")
+    disk.put("sys/block/sda/sda1/uevent")
+    disk.has_map()
+    disk.put("sys/block/dm-0/holders/dm-1")
+    disk.put("sys/block/dm-1/dm/uuid", f"part1-mpath-{LUN}\n")
+    assert (run("events").out, disk.events()) == ("", ["dm-0", "dm-1", "sda", "sdb"])
+    assert (disk.root / "sys/block/sda/sda1/uevent").read_text() == "change"
 
 
 def test_a_look_reads_what_is_on_a_device(tmp_path):

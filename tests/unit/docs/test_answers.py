@@ -34,6 +34,7 @@ def test_it_is_a_schema_and_each_answer_is_in_it():
 def test_every_command_and_every_function_of_the_plugin_has_an_answer():
     commands = {name for name, _ in parsers(make_parser()) if name} | {
         "direct udev",
+        "direct events",
         "pool attach --map-out",
         "version",
     }

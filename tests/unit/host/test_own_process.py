@@ -20,6 +20,7 @@ from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.disk.hiding import hidden, hidden_adapters, is_switch_on
+from relvmoiscsi.host.files import LEAST_OPEN
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
@@ -675,12 +676,14 @@ def test_a_bug_in_one_leaves_no_other_behind():
     os.close(hear)
 
 
-def test_of_very_many_all_are_done():
-    """With as few descriptors as those that are begun at once take. A fork of this process is dear, so few are many."""
+def test_of_very_many_all_are_done(monkeypatch):
+    """At a hard limit that a user cannot raise. A fork of this process is dear, so few are many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8 * 3 + 12, hard))
-
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + LEAST_OPEN, hard))
     try:
-        assert run_parallel([str] * 40, NO_DEADLINE, "it was done", at_once=8) == [""] * 40
+        with monkeypatch.context() as patch:
+            patch.setattr(resource, "setrlimit", lambda *_: None)
+            assert run_parallel([str] * 40, NO_DEADLINE, "it was done", at_once=40) == [""] * 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -284,7 +284,7 @@ def test_a_caller_who_wants_a_block_device_gets_no_image_file_also_behind_a_link
     for path in (image, str(tmp_path / "link"), "/dev/null"):
         for writable in (False, True):
             with pytest.raises(UsageError, match="is no block device"):
-                open_device(path, writable, only_block=True)
+                open_device(path, writable, is_kind=stat.S_ISBLK)
 
 
 @pytest.mark.parametrize("now", ["/dev/null", "fifo"])
@@ -307,7 +307,7 @@ def test_a_path_that_leads_elsewhere_after_the_look_opens_nothing_there(image, t
     monkeypatch.setattr(
         exclusive.os, "open", lambda path, flags, real=os.open: opened.append(flags) or real(path, flags)
     )
-    with pytest.raises(UsageError, match="is no image file"):
+    with pytest.raises(UsageError, match="is neither a block device nor an image file"):
         open_device(str(link), writable=False)
     assert opened == [os.O_PATH | os.O_CLOEXEC]
 

@@ -16,7 +16,7 @@ from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, process_search
 from relvmoiscsi.host.disk.process_search import ProcessSearch
-from relvmoiscsi.host.files import MOST_OPEN, lines_of
+from relvmoiscsi.host.files import LEAST_OPEN, MOST_OPEN, lines_of, refuse_if_short, reserve
 from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.this_host import Host
 
@@ -219,7 +219,7 @@ def not_allowed(_what, limits):
     raise ValueError(f"not allowed to raise maximum limit: {limits}")
 
 
-@pytest.mark.parametrize("left", [1, 10, MOST_OPEN - 1])
+@pytest.mark.parametrize("left", [1, 10, LEAST_OPEN - 1])
 def test_a_search_raises_the_limit_of_its_process_or_is_refused_and_finds_not_just_fewer_users(host, monkeypatch, left):
     """The limit comes from the caller's shell, also by sudo: the search took each process for one that has ended."""
     opens(host, "40", 1, "/tmp/file")
@@ -230,6 +230,23 @@ def test_a_search_raises_the_limit_of_its_process_or_is_refused_and_finds_not_ju
     with limit_of_open_files(left):
         ProcessSearch(NO_DEADLINE, host)
     assert len(os.listdir("/proc/self/fd")) < MOST_OPEN, "the search has closed what it opened"
+
+
+@pytest.mark.parametrize("left", [LEAST_OPEN + 40, MOST_OPEN + 40])
+def test_a_search_at_a_hard_limit_keeps_fewer_files_open(host, monkeypatch, left):
+    """A user cannot raise it. The search was refused, and so was each command that needs no search."""
+    with limit_of_open_files(left), monkeypatch.context() as patch:
+        patch.setattr(resource, "setrlimit", not_allowed)
+        room = reserve()
+        assert left - 40 <= room <= left
+        assert ProcessSearch(NO_DEADLINE, host)._most_kept == room // 2
+
+
+def test_a_hard_limit_that_a_shell_cannot_raise_is_named(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (200, 200))
+    with pytest.raises(Refused) as caught:
+        refuse_if_short(OSError(errno.EMFILE, "Too many open files"))
+    assert "ulimit -n" not in caught.value.told and "The hard limit (`ulimit -Hn`) is 200 here" in caught.value.told
 
 
 @pytest.mark.parametrize("at", ["fd", "mountinfo", "fdinfo"])
