@@ -81,8 +81,8 @@ fi
 # shellcheck disable=SC2317
 fill_by_uv() {
     tools/venv.sh uv && "$python" -m venv --without-pip "$venv" &&
-        .venv/uv/bin/uv pip install --quiet --compile-bytecode --require-hashes --no-build \
-            --python "$venv/bin/python" -r "$requirements" </dev/null
+        .venv/uv/bin/uv pip install --quiet --require-hashes --no-build --python "$venv/bin/python" \
+            -r "$requirements" </dev/null
 }
 
 # shellcheck disable=SC2317
