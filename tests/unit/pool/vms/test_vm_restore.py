@@ -398,6 +398,23 @@ def test_a_drive_that_xapi_takes_for_the_device_of_a_disk_stops_a_run_before_its
     assert work(halted).status in ("restored", "undone")
 
 
+@pytest.mark.parametrize(
+    ("fields", "way"),
+    [
+        ({"userdevice": "7", "device": "xvda"}, "start the VM and shut the VM down"),
+        ({"userdevice": "xvda"}, "at a free device, with VBD.set_userdevice"),
+        ({"userdevice": "xvda", "type": "Floppy"}, "at a free device, with VBD.set_userdevice"),
+    ],
+)
+def test_no_advice_removes_another_disk_of_the_vm(halted, fields, way):
+    """VBD.set_userdevice exchanges the devices of two disks, and VBD.device keeps the old ones until the next start."""
+    vbd = halted.db.create("VBD", VM=halted.web, VDI=halted.elsewhere(), **fields)
+    said = halted.refuses(lambda day: bring_back(day, devices=["0", "1"]), "xapi takes this drive and the disk 0")
+    assert way in said and not commands_in(said), "`xe vbd-destroy` made it a VM without that disk"
+    halted.db.set("VBD", vbd, "userdevice", "7"), halted.db.set("VBD", vbd, "device", "xvdh")
+    assert bring_back(halted, devices=["0", "1"]).status == "restored"
+
+
 @pytest.mark.parametrize("work", [bring_back, undo])
 def test_after_a_cut_a_plan_says_that_a_disk_cannot_be_attached_again(halted, work):
     halted.cut(bring_back, "VM.remove_from_blocked_operations")
