@@ -377,6 +377,22 @@ def test_a_person_who_hangs_a_disk_there_at_this_very_moment_keeps_it(halted):
     assert halted.db.get("VM", halted.web, "blocked_operations")
 
 
+@BOTH
+def test_a_disk_that_another_vm_gets_during_the_swap_keeps_the_vm_from_its_start(halted, work):
+    """It may come between the last look at the users of the disk and VBD.create."""
+    if work is undo:
+        bring_back(halted)
+    vdi, other = halted.new(halted.data) if work is bring_back else halted.data, halted.lab.vm("other")
+    halted.lab.before("VBD.create", lambda: halted.db.create("VBD", VM=other, VDI=vdi, userdevice="0"), 2)
+    with pytest.raises(Refused, match="is a disk, or the memory, of 'other' as well"):
+        work(halted)
+    assert halted.db.get("VM", halted.web, "blocked_operations") and halted.journal()
+    (vbd,) = halted.db.refs("VBD", VM=other)
+    halted.db.destroy("VBD", vbd)
+    assert work(halted).status in ("restored", "undone")
+    assert not halted.db.get("VM", halted.web, "blocked_operations")
+
+
 @pytest.mark.parametrize(
     ("field", "device"), [("userdevice", "xvda"), ("userdevice", "hda"), ("userdevice", "0"), ("device", "xvda")]
 )
