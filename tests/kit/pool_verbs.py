@@ -38,7 +38,7 @@ def take_home(day, **more):
 
 
 def keep(day, vm=None, where=None, **more):
-    return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **{"on_copy": True, **more}), where=where)
+    return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **more), where=where)
 
 
 def lend(day, text, vm, rw=False, sr=None, **more):

@@ -227,7 +227,7 @@ def _restored(module, calls, pool, found, vm):
         result = restore.undo(calls, vm, params["shutdown"], is_check)
         becomes = {swap.userdevice: swap.old for swap in result.disks}
     elif state == "kept":
-        result, becomes = restore.keep(calls, vm, params["on_copy"], is_check), {}
+        result, becomes = restore.keep(calls, vm, None if params["on_copy"] else [], is_check), {}
     else:
         result = move_home.home(calls, vm, dry_run=is_check)
         becomes = {swap.userdevice: "a disk on the SR of " + swap.old for swap in result.disks}

@@ -83,7 +83,8 @@ class RestoreCommand(PoolChange):
             copy = None if self.end else choice.copy_to_use(calls, pool, found, self.given.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
             bar = Bar()
-            planned = self._of_each(calls, pool, found, copy, vms, bar, dry_run=True)
+            may_stay: Optional[List[str]] = None if self.given.on_copy or not self.yes else []  # a person reads it
+            planned = self._of_each(calls, pool, found, copy, vms, bar, may_stay, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
             to_know = _TO_KNOW.get(self.end, ()) if todo else ()
             is_scanned = any(row.status == restore.WOULD for row in planned)
@@ -97,11 +98,12 @@ class RestoreCommand(PoolChange):
             if not self.yes:
                 self.show(plan)
             ask(self, _QUESTIONS[self.end].format(", ".join(said(row.name) for row in todo)))
+            may_stay = None if self.given.on_copy else [vdi for row in planned for vdi in row.on_copies]
             shown: ContextManager[Any] = waiting("the pool")
             if self.end == "home":
                 shown = bar
             with self.so_far.work([repr(row.name) for row in todo]), shown:
-                results = self._of_each(calls, pool, found, copy, vms, bar, dry_run=False)
+                results = self._of_each(calls, pool, found, copy, vms, bar, may_stay, dry_run=False)
             steps, notes = _next_of(calls, results)
         # a plan has said what to know before the question
         return _all_restored(results, [*notes, *(to_know if self.yes else ())], steps)
@@ -114,10 +116,12 @@ class RestoreCommand(PoolChange):
         copy: Optional[Copy],
         vms: Sequence[str],
         bar: Bar,
+        may_stay: Optional[Sequence[str]],
         dry_run: bool,
     ) -> List[Restored]:
         """Restore each VM to the copy; without a copy, end its restore. Return the results.
 
+        `may_stay` are the disks that --keep may leave on a copy (UUIDs); None for any disk.
         A VM that fails stops no other; the error of an only VM propagates.
         """
         results = []
@@ -143,7 +147,6 @@ class RestoreCommand(PoolChange):
 
                         result = move_home.home(calls, vm, tell, dry_run, bar)
                     else:
-                        may_stay = self.given.on_copy or not self.yes  # a person reads the plan
                         result = restore.keep(calls, vm, may_stay, dry_run)
                 results.append(result)
             except PoolGone:

@@ -153,6 +153,12 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
         raise Refused(f"The VM {to['name_label']!r} already has this disk, in another mode.").advising(
             f"Take the disk back first: {_done(copy, vdi, to)}."
         )
+    if there is None and writable and record["read_only"]:  # a vm-admin may set this
+        raise Refused(
+            f"The VDI {record['uuid']} is for reading alone, and xapi would not attach it for writing."
+        ).advising(
+            "Lend the disk without write access. Or check why, and change that with VDI.set_read_only of XenAPI."
+        )
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
     if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # as xapi_vbd.ml plug does

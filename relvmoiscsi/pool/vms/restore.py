@@ -16,7 +16,7 @@ With `dry_run`, each function makes the same checks, raises the same errors, and
 the copy: a scan changes the records of VDIs.
 """
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
@@ -76,6 +76,7 @@ class Restored(NamedTuple):
     start_block: str = ""  #: the sentence on the block of its start by a user; "" without one
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
     unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
+    on_copies: Sequence[str] = ()  #: of a plan of `keep`: UUIDs of the VM's disks that are on a copy
 
     @property
     def waits_for_start(self) -> bool:
@@ -409,11 +410,14 @@ def _verify_back(now: VmNow) -> bool:
 # --- keep
 
 
-def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restored:
-    """Leave the disks of a VM as they are, and end its journal. `on_copy`: a disk may be on a copy still.
+def keep(calls: Calls, vm: str, may_stay: Optional[Collection[str]] = None, dry_run: bool = False) -> Restored:
+    """Leave the disks of a VM as they are, and end its journal.
 
-    Raises Refused for a disk on a copy unless `on_copy`; PoolFailure. The pool says which SR is
-    a copy: a vm-admin may have spoiled the journal.
+    `may_stay`: UUIDs of the disks on a copy that the user knows of; None for any disk. Another client may end the
+    restore between the plan and the lock, and its disks then are on the copy.
+
+    Raises Refused for any other disk on a copy; PoolFailure. The pool says which SR is a copy: a vm-admin may have
+    spoiled the journal.
     """
     with run_states.unchanged():
         now = vbds.read(calls, vm)
@@ -422,34 +426,19 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
             return over
         vbds.must_be_idle(record)
         restore_journal.verify_may_end(calls, now, swaps=False)
-        swaps, spoiled = restore_entries.read(record)
-        what_it_has, on_copies = _what_it_has(now, swaps)
-        stays, way = "", ""
-        if on_copies:
-            home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
-            stays = "still has disks of the copy, and keeps them only as long as the copy."
-            way = (
-                f"To keep the restored state, run {home} instead. Without the journal, neither that nor {undo_it} is "
-                "possible."
-            )
-            if spoiled:
-                way = (
-                    f"The journal cannot be read, so neither {home} nor {undo_it} is possible. To keep the restored "
-                    "state, move the disks to another SR first, in Xen Orchestra or XenCenter."
-                )
-            if not on_copy:
-                raise Refused(f"The VM {record['name_label']!r} {stays}").advising(
-                    f"{way} To remove the journal all the same, add --on-copy."
-                )
+        swaps, _ = restore_entries.read(record)
+        notes, on_copies = _what_it_has(now, swaps)
+        stays = _verify_stays(record, on_copies, may_stay)
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            notes = [*what_it_has, *([f"The VM {stays} {way}"] if stays else [])]
-            return result_of(record, WOULD_KEEP, notes=notes)
+            return result_of(record, WOULD_KEEP, notes=[*notes, *stays], on_copies=sorted(on_copies))
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         now, record = locked.first, locked.first.record
         restore_journal.must_have_an_end(now)
         swaps, _ = restore_entries.read(record)
         notes, on_copies = _what_it_has(now, swaps)
+        with run_states.unchanged():
+            _verify_stays(record, on_copies, may_stay)
         restore_journal.allow_start(locked)
         at_device = [(swap, now.device(swap.userdevice).vdi) for swap in swaps]
         for swap, vdi in at_device:
@@ -458,13 +447,37 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
         back = [swap for swap, vdi in at_device if vdi == swap.old]
         notes += swap_disks.rename(calls, now, back, Swap.own_name)
         restore_journal.forget_all(locked)
-    unused = sorted({swap.sr for swap in swaps} - on_copies)
+    unused = sorted({swap.sr for swap in swaps}.difference(on_copies.values()))
     return result_of(record, KEPT, notes=notes, unused_copies=unused)
 
 
-def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Set[str]]:
-    """Return (sentences: the VDI at each device, and the VDIs without a VM; the UUIDs of the copies that it needs)."""
-    lines, on_copies, found = [], set(), now.found
+def _verify_stays(record: Record, on_copies: Mapping[str, str], may_stay: Optional[Collection[str]]) -> List[str]:
+    """Return the sentence for a plan on the disks that stay on a copy; [] without such a disk.
+
+    Raises Refused for a disk that is not in `may_stay`.
+    """
+    if not on_copies:
+        return []
+    home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
+    stays = "still has disks of the copy, and keeps them only as long as the copy."
+    way = (
+        f"To keep the restored state, run {home} instead. Without the journal, neither that nor {undo_it} is possible."
+    )
+    if restore_entries.read(record)[1]:
+        way = (
+            f"The journal cannot be read, so neither {home} nor {undo_it} is possible. To keep the restored state, "
+            "move the disks to another SR first, in Xen Orchestra or XenCenter."
+        )
+    if may_stay is not None and not set(may_stay).issuperset(on_copies):
+        raise Refused(f"The VM {record['name_label']!r} {stays}").advising(
+            f"{way} To remove the journal all the same, add --on-copy."
+        )
+    return [f"The VM {stays} {way}"]
+
+
+def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Dict[str, str]]:
+    """Return (sentences: the VDI at each device, and the VDIs without a VM; copies by disks of the VM, both UUIDs)."""
+    lines, on_copies, found = [], {}, now.found
     copies = {sr["uuid"] for _, sr in now.pool.copies()}
 
     def named(vdi: str) -> str:
@@ -473,7 +486,7 @@ def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Set[str]
 
     for number in restore_entries.devices_of(now.record):
         device = now.device(number)
-        on_copies.update({device.sr} & copies)
+        on_copies.update({device.vdi: device.sr} if device.sr in copies else {})
         stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
         lines.append(f"disk {number}: {named(device.vdi_ref) if device.vdi_ref in found.vdis else 'none'}{stays}")
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(now.record)}

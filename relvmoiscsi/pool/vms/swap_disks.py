@@ -99,11 +99,16 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
 
 
 def verify_all(now: VmNow, wanted: Sequence[Tuple[Swap, str]]) -> None:
-    """Check the journal and each device once more before the VM may start. Raises Refused."""
+    """Check the journal, each device and each disk once more before the VM may start. Raises Refused.
+
+    xapi gives a VDI to any number of halted VMs: another client may attach the disk just before VBD.create.
+    """
     record = now.record
     journal = restore_entries.journal_of(record)
     for swap, uuid in wanted:
-        vbds.must_have(record, now.device(swap.userdevice), (uuid,))
+        device = now.device(swap.userdevice)
+        vbds.must_have(record, device, (uuid,))
+        now.must_be_free(uuid, device.vbd)
         if swap not in journal:
             raise Refused(f"The journal of the VM {record['name_label']!r} has lost the disk {swap.userdevice}.")
 

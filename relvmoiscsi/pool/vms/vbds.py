@@ -100,10 +100,19 @@ class VmNow(NamedTuple):
         for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != own):
             vbd = self.found.vbds[ref]
             destroy = shell_command("xe vbd-destroy", f"uuid={vbd['uuid']}")
+            way = f"Remove that drive from the VM, which keeps its VDI: `{destroy}`."
+            if vbd["type"] != "CD" and vbd["VDI"] in self.found.vdis:  # a disk that the VM may need
+                way = "Attach that drive at a free device, with VBD.set_userdevice of XenAPI."
+                if not places & places_of(vbd["userdevice"]):
+                    way = (
+                        f"The drive was at the device {said(vbd['device'])} at the last start of the VM, and xapi "
+                        "keeps that until the next start. So start the VM and shut the VM down. Or give each drive the "
+                        "device of that start again, with VBD.set_userdevice of XenAPI."
+                    )
             raise Refused(
                 f"The VM {name!r} has a drive ({said(vbd['type'])}) at the device {said(vbd['userdevice'])}. xapi "
                 f"takes this drive and the disk {number} for one device, and would not attach the disk again."
-            ).advising(f"Remove that drive from the VM, which keeps its VDI: `{destroy}`. Then repeat the command.")
+            ).advising(f"{way} Repeat the command after that.")
         ref_of_vdi = self.find(vdi)
         if mode == "RW" and ref_of_vdi is not None and self.found.vdis[ref_of_vdi]["read_only"]:
             raise Refused(

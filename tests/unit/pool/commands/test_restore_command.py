@@ -12,6 +12,7 @@ import pytest
 
 from kit.office import RESTORE, one_cannot_be
 from relvmoiscsi.cli.output import wrapped
+from relvmoiscsi.pool.commands import restore_command
 from relvmoiscsi.pool.vms import restore, restore_entries
 
 pytestmark = pytest.mark.states
@@ -252,6 +253,19 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
     refused(0, "'web': not restored\n  There is no restore to end: ", "restore", "--keep", "web", "--yes")
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
+
+
+def test_a_person_agrees_to_keep_the_disks_that_the_plan_named(halted, pool_command, monkeypatch, type_in):
+    """Another client completes an interrupted restore while a person reads the plan of --keep."""
+    with halted.cut("VBD.destroy"):
+        assert pool_command(*RESTORE).status
+    halted.later()
+    runs = [lambda: pool_command(*RESTORE)]
+    type_in("y\n")
+    monkeypatch.setattr(restore_command, "ask", lambda *_: runs and runs.pop()())
+    ran = pool_command("restore", "--keep", "web")
+    assert ran.status == 4 and "still has disks of the copy" in " ".join(ran.err.split())
+    assert pool_command("restore", "--keep", "web").status == 0, "this plan names the disks"
 
 
 def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, pool_command):

@@ -269,7 +269,7 @@ def test_a_disk_on_a_copy_stays_there_only_on_request_whatever_the_journal_says(
     restored.set_journal(lambda _: {RESTORED + "0": text})
     before = restored.rows()
     with pytest.raises(Refused, match="still has disks of the copy, and keeps them only as long as the copy.*on-copy"):
-        keep(restored, on_copy=False)
+        keep(restored, may_stay=[])
     assert restored.rows() == before
     done = keep(restored)
     assert not restored.journal() and restored.copy.sr_uuid not in done.unused_copies

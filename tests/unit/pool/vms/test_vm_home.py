@@ -369,6 +369,19 @@ def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted
     assert not vm["blocked_operations"] and vm["ha_restart_priority"] == "restart" and not halted.journal()
 
 
+@pytest.mark.parametrize("call", ["VBD.destroy", "VBD.create"])
+def test_keep_ends_no_restore_that_another_client_completes_before_its_lock(halted, call):
+    """All disks were on the copy then, and without the journal neither --undo nor --home was possible."""
+    halted.cut(bring_back, call, 2)
+    halted.lab.later()
+    known = keep(halted, dry_run=True).on_copies
+    assert len(known) == 1, "one disk is on the copy, and the other is not"
+    halted.lab.before("pool.add_to_other_config", lambda: bring_back(halted))
+    with pytest.raises(Refused, match="still has disks of the copy, .* Nothing was changed.* --home "):
+        keep(halted, may_stay=known)
+    assert halted.srs() == {halted.sr} and undo(halted).status == "undone"
+
+
 def test_a_disk_that_is_its_own_again_has_its_name_again(restored):
     restored.db.set("VBD", restored.vbd("0"), "VDI", restored.root)
     keep(restored)

@@ -38,6 +38,13 @@ def test_a_running_vm_sees_it_at_once_read_only(day, helper):
     assert take_back(day) == []
 
 
+def test_a_plan_says_that_a_vdi_for_reading_alone_is_not_lent_for_writing(day, helper):
+    day.db.set("VDI", day.new(day.data), "read_only", True)
+    for dry_run in (True, False):
+        day.refuses(lambda day, dry=dry_run: lend(day, "data", helper, rw=True, dry_run=dry), "is for reading alone")
+    assert lend(day, "data", helper).mode == "RO"
+
+
 def test_the_disks_of_the_vm_are_compared_with_one_walk_over_the_marks(day, helper):
     """A vm-admin marks any number of VDIs, each with other such VDIs, and a VM may have 250 of them."""
     uuids, walks = [f"{at:08x}-0000-4000-8000-000000000000" for at in range(30)], []

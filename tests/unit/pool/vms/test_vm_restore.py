@@ -377,6 +377,22 @@ def test_a_person_who_hangs_a_disk_there_at_this_very_moment_keeps_it(halted):
     assert halted.db.get("VM", halted.web, "blocked_operations")
 
 
+@BOTH
+def test_a_disk_that_another_vm_gets_during_the_swap_keeps_the_vm_from_its_start(halted, work):
+    """It may come between the last look at the users of the disk and VBD.create."""
+    if work is undo:
+        bring_back(halted)
+    vdi, other = halted.new(halted.data) if work is bring_back else halted.data, halted.lab.vm("other")
+    halted.lab.before("VBD.create", lambda: halted.db.create("VBD", VM=other, VDI=vdi, userdevice="0"), 2)
+    with pytest.raises(Refused, match="is a disk, or the memory, of 'other' as well"):
+        work(halted)
+    assert halted.db.get("VM", halted.web, "blocked_operations") and halted.journal()
+    (vbd,) = halted.db.refs("VBD", VM=other)
+    halted.db.destroy("VBD", vbd)
+    assert work(halted).status in ("restored", "undone")
+    assert not halted.db.get("VM", halted.web, "blocked_operations")
+
+
 @pytest.mark.parametrize(
     ("field", "device"), [("userdevice", "xvda"), ("userdevice", "hda"), ("userdevice", "0"), ("device", "xvda")]
 )
@@ -396,6 +412,23 @@ def test_a_drive_that_xapi_takes_for_the_device_of_a_disk_stops_a_run_before_its
     (command,) = commands_in(said)
     assert problem_of(command) == "" and xe(halted.lab.pool, shlex.split(command)[1:])[0] == 0
     assert work(halted).status in ("restored", "undone")
+
+
+@pytest.mark.parametrize(
+    ("fields", "way"),
+    [
+        ({"userdevice": "7", "device": "xvda"}, "start the VM and shut the VM down"),
+        ({"userdevice": "xvda"}, "at a free device, with VBD.set_userdevice"),
+        ({"userdevice": "xvda", "type": "Floppy"}, "at a free device, with VBD.set_userdevice"),
+    ],
+)
+def test_no_advice_removes_another_disk_of_the_vm(halted, fields, way):
+    """VBD.set_userdevice exchanges the devices of two disks, and VBD.device keeps the old ones until the next start."""
+    vbd = halted.db.create("VBD", VM=halted.web, VDI=halted.elsewhere(), **fields)
+    said = halted.refuses(lambda day: bring_back(day, devices=["0", "1"]), "xapi takes this drive and the disk 0")
+    assert way in said and not commands_in(said), "`xe vbd-destroy` made it a VM without that disk"
+    halted.db.set("VBD", vbd, "userdevice", "7"), halted.db.set("VBD", vbd, "device", "xvdh")
+    assert bring_back(halted, devices=["0", "1"]).status == "restored"
 
 
 @pytest.mark.parametrize("work", [bring_back, undo])
