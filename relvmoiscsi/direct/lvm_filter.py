@@ -110,7 +110,7 @@ class _Settings(NamedTuple):
             )
             advice = (
                 f"Write this line into {self.directory}/lvmlocal.conf, in the place of a global_filter there: "
-                f"`devices {{ global_filter = [ {line} ] }}`. It replaces the list of lvm.conf, so it repeats LVM's "
+                f"devices {{ global_filter = [ {line} ] }}. It replaces the list of lvm.conf, so it repeats LVM's "
                 "other patterns."
             )
             if accepting and patterns != _DEFAULT:

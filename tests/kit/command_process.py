@@ -30,8 +30,8 @@ from relvmoiscsi.host.disk import block_device
 stop, told = {"stop": int(sys.argv[3]), "at": sys.argv[4]}, open(sys.argv[5], "w", buffering=1)
 
 class Stopped(Standing, block_device.BlockDevice):
-    def __init__(self, path, writable, lock_timeout):
-        super().__init__(path, writable, lock_timeout, then=lambda: os.kill(os.getpid(), signal.SIGSTOP), **stop)
+    def __init__(self, *given):
+        super().__init__(*given, then=lambda: os.kill(os.getpid(), signal.SIGSTOP), **stop)
         self.moments = moments
 
     def _pass(self, moment):

@@ -93,8 +93,8 @@ def test_the_advice_is_the_whole_list_with_the_patterns_that_lvm_has(scene, has,
     scene.has_lvm(devices=f"global_filter=[{has}]")
     (problem,) = scene.told()
     listed = ", ".join(f'"{each}"' for each in line.split(", "))
-    before = "Write this line into /etc/lvm/lvmlocal.conf, in the place of a global_filter there: `devices"
-    assert f"{before} {{ global_filter = [ {listed} ] }}`. It replaces" in problem
+    before = "Write this line into /etc/lvm/lvmlocal.conf, in the place of a global_filter there: devices"
+    assert f"{before} {{ global_filter = [ {listed} ] }}. It replaces" in problem
     assert problem.endswith(f" It leaves out what accepts another name of the LUN: {is_told}." if is_told else ".")
     assert ("leaves out" in problem) == bool(is_told)
     scene.has_lvm(devices=f"global_filter=[{listed}]")
