@@ -95,7 +95,7 @@ def _starts(python: str) -> Dict[str, List[Start]]:
             pool = stack.enter_context(Pool(Path(directory, "sm"), socket))
             session = stack.enter_context(connected_locally(pool))
             target = stack.enter_context(Tgt(directory, [Export(1, image)]))
-            (lun,) = list_luns([Portal("127.0.0.1", target.port)], target.iqn, ME, Deadline(60))
+            (lun,) = list_luns([Portal("127.0.0.1", target.port)], target.iqn, ME, Deadline(60)).disks
             config = {"SRmaster": "true", "target": "127.0.0.1", "port": str(target.port)}
             config.update({"targetIQN": target.iqn, "SCSIid": lun.scsi_id})
             call = call_of("sr_create", config, host_ref=pool.master, session_ref=session.handle)
