@@ -20,7 +20,7 @@ import logging
 import os
 import re
 from glob import escape, glob
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
+from typing import Callable, Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
@@ -215,16 +215,16 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     return udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
 
 
-def every_device_of(scsi_ids: Iterable[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
+def every_device_of(scsi_ids: Collection[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
     """Return by SCSIid the paths below /sys/block of disks and maps, each with its partitions: "sda", "sda/sda1".
 
-    A partition of a map is a map too: "dm-4". A host may have thousands of devices, so each tells its SCSIid once.
+    A partition of a map is a map too: "dm-4".
     """
-    found: Dict[str, List[str]] = {scsi_id: [] for scsi_id in scsi_ids}
-    for name in [*udev.block_devices("sd*", host), *udev.block_devices("dm-*", host)]:
-        of_lun = found.get(scsi_id_of_disk(name, host) or "")
-        if of_lun is not None and os.path.exists(host.node(name)):
-            of_lun += [name, *partitions_of(name, host)]
+    disks, maps = (udev.by_scsi_id(scsi_ids, pattern, host) for pattern in ("sd*", "dm-*"))
+    found = {}
+    for scsi_id in disks:
+        there = [name for name in disks[scsi_id] + maps[scsi_id] if os.path.exists(host.node(name))]
+        found[scsi_id] = [each for name in there for each in (name, *partitions_of(name, host))]
     return found
 
 

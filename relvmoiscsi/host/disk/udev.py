@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from glob import escape, glob
-from typing import Any, Callable, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused
@@ -32,13 +32,26 @@ def disks_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     The kernel read the SCSIid when it found the disk. The array may have mapped another LUN there since; `paths.look`
     asks the disk itself.
     """
-    found = [name for name in block_devices("sd*", host) if scsi_id_of_disk(name, host) == scsi_id]
+    found = by_scsi_id([scsi_id], "sd*", host)[scsi_id]
     return [name for name in found if os.path.exists(host.node(name))]  # a node comes a moment after the disk in sysfs
 
 
 def maps_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """Return the kernel's names ("dm-3") of the LUN's multipath maps."""
-    return [name for name in block_devices("dm-*", host) if scsi_id_of_disk(name, host) == scsi_id]
+    return by_scsi_id([scsi_id], "dm-*", host)[scsi_id]
+
+
+def by_scsi_id(scsi_ids: Iterable[str], pattern: str, host: Host = THIS_HOST) -> Dict[str, List[str]]:
+    """Return the kernel's names of the devices of each of these LUNs that match a pattern such as "sd*", by age.
+
+    A host may have thousands of devices, so each tells its SCSIid once.
+    """
+    found: Dict[str, List[str]] = {scsi_id: [] for scsi_id in scsi_ids}
+    for name in block_devices(pattern, host):
+        of_lun = found.get(scsi_id_of_disk(name, host) or "")
+        if of_lun is not None:
+            of_lun.append(name)
+    return found
 
 
 def block_devices(pattern: str, host: Host = THIS_HOST) -> List[str]:
