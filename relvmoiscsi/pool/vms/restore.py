@@ -181,7 +181,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         disks = [*swaps, *begun]
         restore_journal.verify_journal(record, disks)
         is_done, is_begun = _is_done(now, disks), restore_journal.is_begun(now)
-        swaps_disks = _swaps_disks(now, disks, is_begun)
+        swaps_disks = _swaps_disks(record, is_done, is_begun)
         if swaps_disks:
             _look(now, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
@@ -200,7 +200,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         if locked.is_after_a_cut:
             disks += _others(record, disks)
         is_done = _is_done(locked.first, disks)
-        if _swaps_disks(locked.first, disks, locked.is_after_a_cut):
+        if _swaps_disks(record, is_done, locked.is_after_a_cut):
             swap_disks.halt(locked, disks, lambda now: _look(now, disks), shutdown)
             for swap in disks:
                 swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
@@ -225,9 +225,9 @@ def _is_done(now: VmNow, swaps: Sequence[Swap]) -> bool:
     return all(swap in journal and now.device(swap.userdevice).vdi == swap.new for swap in swaps)
 
 
-def _swaps_disks(now: VmNow, swaps: Sequence[Swap], is_after_a_cut: bool) -> bool:
+def _swaps_disks(record: Record, is_done: bool, is_after_a_cut: bool) -> bool:
     """Does a restore make VBDs? A call of an interrupted run may still work on a VBD of the halted VM."""
-    return not _is_done(now, swaps) or (is_after_a_cut and now.record["power_state"] == "Halted")
+    return not is_done or (is_after_a_cut and bool(record["power_state"] == "Halted"))
 
 
 def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
