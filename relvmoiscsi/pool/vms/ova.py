@@ -31,7 +31,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE, shown_device
 from relvmoiscsi.pool.vms import ova_fields, ova_file
-from relvmoiscsi.pool.vms.device_numbers import Place, places_of
+from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, MAY_WRITE, Place, places_of
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
 from relvmoiscsi.wording import said
@@ -238,13 +238,13 @@ def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
                 raise (
                     Refused(f"A disk of the VM has the device {said(device)}, which is {why}.")
                     .in_state("Nothing was made.")
-                    .advising(_AT_ANOTHER)
+                    .advising(AT_ANOTHER)
                 )
             if other is not None:
                 raise (
                     Refused(f"xapi takes the disks {other} and {device} of the VM for one device.")
                     .in_state("Nothing was made.")
-                    .advising(_AT_ANOTHER)
+                    .advising(AT_ANOTHER)
                 )
             taken.update(dict.fromkeys(places, device))
             continue
@@ -279,9 +279,6 @@ def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
             vbd.set("VDI", NULL)
             vbd.set("empty", True)
     ova.drop(gone)
-
-
-_AT_ANOTHER = "Attach the disk to the VM again, at another device."
 
 
 def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Dict[str, List[CloneDisk]]:
@@ -319,9 +316,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
             raise (
                 Refused(f"The VDI {new['uuid']} of the copy, for the disk {device} of the VM, is for reading alone.")
                 .in_state("Nothing was made.")
-                .advising(
-                    "Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command."
-                )
+                .advising(MAY_WRITE)
             )
         moved[vdi.id] = new
         used.add(vdi.id)

@@ -12,7 +12,7 @@ from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, run_states
-from relvmoiscsi.pool.vms.device_numbers import places_of
+from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, MAY_WRITE, places_of
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -93,9 +93,7 @@ class VmNow(NamedTuple):
         """
         name, places, own = self.record["name_label"], places_of(number), self.device(number).vbd
         if not places:
-            raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(
-                "Attach the disk to the VM again, at another device."
-            )
+            raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(AT_ANOTHER)
         others = self.found.vbds_by_place(self.vm)
         for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != own):
             vbd = self.found.vbds[ref]
@@ -118,7 +116,7 @@ class VmNow(NamedTuple):
             raise Refused(
                 f"The VDI {vdi} is for reading alone, and xapi would not attach it as the disk {number} of the VM "
                 f"{name!r}."
-            ).advising("Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command.")
+            ).advising(MAY_WRITE)
 
     def snapshots(self) -> List[str]:
         """Return the names of the snapshots of the VM."""
