@@ -63,6 +63,7 @@ XE = {
     "vm-list": "",
     "vm-param-get": "uuid param-name",
     "vm-param-remove": "uuid param-name param-key",
+    "vm-reset-powerstate": "uuid force",
     "vm-shutdown": "uuid|vm",
     "vm-start": "uuid|vm",
     "vm-uninstall": "uuid|vm",

@@ -133,6 +133,12 @@ def _vm_shutdown(api, given):
     (api.VM.hard_shutdown if given.get("force") == "true" else api.VM.clean_shutdown)(vm)
 
 
+def _vm_reset_powerstate(api, given):
+    if "force" not in given:
+        raise Untrue("This operation is extremely dangerous: give force=true.")
+    api.VM.power_state_reset(_vm(api, given))
+
+
 def _vm_param_remove(api, given):
     """Of the map `blocked-operations` alone."""
     if given["param-name"] != "blocked-operations":
@@ -325,6 +331,7 @@ COMMANDS = {
     "task-list": _task_list,
     "vm-start": _vm_start,
     "vm-shutdown": _vm_shutdown,
+    "vm-reset-powerstate": _vm_reset_powerstate,
     "vm-destroy": _by_uuid("VM", "destroy"),  # the real `xe` takes the UUID alone here
     "vm-param-remove": _vm_param_remove,
     "vm-copy": _vm_copy,

@@ -10,9 +10,7 @@ from typing import Dict, FrozenSet, Optional, Tuple
 
 Place = Tuple[str, int, int]  #: bus, disk, partition
 
-#: what helps where xapi would not make a drive of a VM again: against its device, and against VDI.read_only
-AT_ANOTHER = "Attach the disk to the VM again, at another device."
-MAY_WRITE = "Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command."
+AT_ANOTHER = "Attach the disk to the VM again, at another device."  #: what helps where xapi would make no such drive
 
 #: the last disk and the last partition of a bus
 _LAST: Dict[str, Tuple[int, int]] = {"xvd": ((1 << 20) - 1, 15), "sd": (15, 15), "fd": (2, 0), "hd": (19, 63)}

@@ -25,7 +25,7 @@ from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_entries, run_states
 from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent, lost_with
-from relvmoiscsi.pool.vms.vbds import unblock_command
+from relvmoiscsi.pool.vms.vbds import unblock_command, way_to_reset
 from relvmoiscsi.wording import said, shell_command, some_of
 
 
@@ -40,6 +40,7 @@ class Uses(NamedTuple):
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
     plugged: List[str]  #: the VBDs of the running VMs that xapi unplugs, as `xe` names them
     shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
+    resets: List[str]  #: what helps where xapi's record of a halted VM says that its drives are plugged
     #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
     ejects: Dict[str, List[str]]
     lost: List[Record]  #: the disks without a VM that are lost with the SR: those of `inventory.lost_with`
@@ -59,7 +60,7 @@ def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
     """
     vms, vbds, sr_vdis = found.vms, found.vbds, found.vdis_of(sr)
     uuids = {str(vdi["uuid"]) for vdi in sr_vdis.values()}
-    uses = Uses({}, {}, {}, {}, {}, {}, [], [], {}, lost_with(found, sr), uuids)
+    uses = Uses({}, {}, {}, {}, {}, {}, [], [], [], {}, lost_with(found, sr), uuids)
     with_disks = {vbd["VM"] for vbd in vbds.values() if vbd["VDI"] in sr_vdis and vbd["type"] != "CD"}
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
@@ -74,7 +75,7 @@ def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
                     uses.ejects.setdefault(ref, []).append(eject_command(vbd))
                 continue
             kind[ref] = _name_of(ref, vm)
-            can_unplug = kind is uses.running and vm.get("power_state") != "Paused"
+            can_unplug = kind is uses.running and vm.get("power_state") == "Running"
             uses.plugged.extend([f"uuid={vbd['uuid']}"] if can_unplug else [])
             if is_lent(found, vbd):
                 uses.lent[ref] = str(vm["name_label"])
@@ -92,6 +93,10 @@ def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
     for vm in [vms[ref] for ref in uses.running if ref in vms]:
+        reset = way_to_reset(vm)
+        if reset:
+            uses.resets.append(reset)
+            continue
         of, state = f"uuid={vm['uuid']}", str(vm["power_state"])
         is_asleep = state in ("Suspended", "Paused")  # xapi refuses the clean shutdown
         unblock = unblock_command(vm, "hard_shutdown" if is_asleep else "clean_shutdown")
@@ -151,8 +156,10 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             whats.append(f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}.")
             ways.append(f"Take the disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`.")
         elif found.running:
-            whats.append(f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}.")
+            halted = ", or halted VMs with plugged drives by xapi's record," if found.resets else ""
+            whats.append(f"Running or suspended VMs{halted} have disks on the SR {name!r}: {named(found.running)}.")
             shutdowns += found.shutdowns
+            ways += found.resets
             unplugs += [f"`{shell_command('xe vbd-unplug', of)}`" for of in found.plugged]
             ejects += [command for ref in found.running for command in found.ejects.get(ref, ())]
         elif found.control:

@@ -31,9 +31,10 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE, shown_device
 from relvmoiscsi.pool.vms import ova_fields, ova_file
-from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, MAY_WRITE, Place, places_of
+from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, Place, places_of
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
+from relvmoiscsi.pool.vms.vbds import why_no_drive
 from relvmoiscsi.wording import said
 
 #: keys of other_config that are copied, by class. An import checks no rights for a key. Some keys open files in dom0 or
@@ -312,11 +313,12 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
         home = srs.get(vdi.text("SR"))
         if home is None or _is_iso(home, edit):
             raise _forged(f"the disk {device} is in no SR that has disks")
-        if new.get("read_only") and vbd.text("mode").upper() != _FOR_READING:
+        why, way = why_no_drive(new, vbd.text("mode").upper())
+        if why:
             raise (
-                Refused(f"The VDI {new['uuid']} of the copy, for the disk {device} of the VM, is for reading alone.")
+                Refused(f"The VDI {new['uuid']} of the copy, for the disk {device} of the VM, {why}.")
                 .in_state("Nothing was made.")
-                .advising(MAY_WRITE)
+                .advising(way)
             )
         moved[vdi.id] = new
         used.add(vdi.id)

@@ -153,12 +153,10 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
         raise Refused(f"The VM {to['name_label']!r} already has this disk, in another mode.").advising(
             f"Take the disk back first: {_done(copy, vdi, to)}."
         )
-    if there is None and writable and record["read_only"]:  # a vm-admin may set this
-        raise Refused(
-            f"The VDI {record['uuid']} is for reading alone, and xapi would not attach it for writing."
-        ).advising(
-            "Lend the disk without write access. Or check why, and change that with VDI.set_read_only of XenAPI."
-        )
+    why, way = vbds.why_no_drive(record, mode) if there is None else ("", "")
+    if why:
+        way = way if vbds.why_no_drive(record, "RO")[0] else f"Lend the disk without --rw. Or: {way}"
+        raise Refused(f"The VDI {record['uuid']} {why}, and xapi would not attach it.").advising(way)
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
     if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # as xapi_vbd.ml plug does
@@ -266,6 +264,7 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
         vdi, name = copy.vdis[record["VDI"]], str(found.vms[record["VM"]]["name_label"])
         told = Lent(vdi["uuid"], vdi["name_label"], name, WOULD_BACK, record["mode"], record["userdevice"])
         try:
+            vbds.must_be_unplugged(found.vms[record["VM"]], record)
             if not dry_run:
                 names = lock.names_of(calls, [copy.uuid])
                 with lock.held(calls, names, "rescue --done") as held, passing("HANDLE_INVALID"):
@@ -279,8 +278,6 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
             # the guest uses the disk
             if isinstance(error, PoolFailure) and error.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):
                 error.advising(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
-            elif isinstance(error, PoolFailure) and error.code == "VM_BAD_POWER_STATE":  # the VM is suspended or paused
-                error.advising(f"Resume {name!r}, or shut it down, then repeat the command.")
             told = told._replace(status=FAILED, error=error)
         results.append(told)
     return results

@@ -5,14 +5,14 @@ Read again before each step: other clients change VMs. One reading serves all di
 write the keys of 256 disks.
 """
 
-from typing import Collection, Dict, Iterable, List, NamedTuple, Optional
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.records import Pool, shown_device
 from relvmoiscsi.pool.vms import inventory, run_states
-from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, MAY_WRITE, places_of
+from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, places_of
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -86,16 +86,18 @@ class VmNow(NamedTuple):
             ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
 
     def must_be_makeable(self, number: str, mode: str, vdi: str) -> None:
-        """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, after VBD.destroy.
+        """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, or first destroy none.
 
-        A vm-admin may give each VBD any name of a device, and set VDI.read_only. A drive that was plugged keeps its
-        place in VBD.device. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+        A vm-admin may give each VBD any name of a device. A drive that was plugged keeps its place in VBD.device.
+        Source: xen-api ocaml/xapi/xapi_vbd.ml, create and destroy.
         """
-        name, places, own = self.record["name_label"], places_of(number), self.device(number).vbd
+        name, places, device = self.record["name_label"], places_of(number), self.device(number)
+        if self.record["power_state"] == "Halted":  # the shutdown of a running VM unplugs its drives
+            must_be_unplugged(self.record, device.record)
         if not places:
             raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(AT_ANOTHER)
         others = self.found.vbds_by_place(self.vm)
-        for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != own):
+        for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != device.vbd):
             vbd = self.found.vbds[ref]
             destroy = shell_command("xe vbd-destroy", f"uuid={vbd['uuid']}")
             way = f"Remove that drive from the VM, which keeps its VDI: `{destroy}`."
@@ -112,11 +114,11 @@ class VmNow(NamedTuple):
                 f"takes this drive and the disk {number} for one device, and would not attach the disk again."
             ).advising(f"{way} Repeat the command after that.")
         ref_of_vdi = self.find(vdi)
-        if mode == "RW" and ref_of_vdi is not None and self.found.vdis[ref_of_vdi]["read_only"]:
+        why, way = ("", "") if ref_of_vdi is None else why_no_drive(self.found.vdis[ref_of_vdi], mode)
+        if why:
             raise Refused(
-                f"The VDI {vdi} is for reading alone, and xapi would not attach it as the disk {number} of the VM "
-                f"{name!r}."
-            ).advising(MAY_WRITE)
+                f"The VDI {vdi} {why}, and xapi would not attach it as the disk {number} of the VM {name!r}."
+            ).advising(way)
 
     def snapshots(self) -> List[str]:
         """Return the names of the snapshots of the VM."""
@@ -164,6 +166,55 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
         f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {found}, and "
         f"not {wanted}."
     ).advising(f"{keep if begun else 'Check the VM, then repeat the command.'}")
+
+
+#: types of VDIs of which xapi makes drives
+_TYPES = ("system", "user", "ephemeral", "suspend", "crashdump", "metadata", "rrd", "pvs_cache")
+
+
+def why_no_drive(vdi: Record, mode: str) -> Tuple[str, str]:
+    """Return (why xapi makes no drive of this mode of a VDI, or starts no VM with that drive; what helps), or twice "".
+
+    The reason is the end of a sentence. A vm-admin may set VDI.read_only, and gives VDI.pool_introduce the other two
+    fields. Source: xen-api ocaml/xapi/xapi_vbd.ml, create; xapi_vbd_helpers.ml, valid_operations.
+    """
+    made = "" if vdi["managed"] else "is hidden"
+    made = made if vdi["type"] in _TYPES else f"is of the type {said(vdi['type'])}"
+    if made:
+        return made, (
+            "Check the VDI. If it is a disk of a VM, make its record again: forget the VDI (`xe vdi-forget`), and scan "
+            "its SR (`xe sr-scan`). The record then has no tags and no other_config. Then repeat the command."
+        )
+    if mode == "RW" and vdi["read_only"]:
+        return "is for reading alone", (
+            "Check why. A vm-admin changes that with VDI.set_read_only of XenAPI. Then repeat the command."
+        )
+    return "", ""
+
+
+def must_be_unplugged(vm: Record, vbd: Record) -> None:
+    """Raises Refused for a plugged drive of a VM that does not run: xapi would neither unplug nor destroy the VBD."""
+    if not vbd.get("currently_attached") or vm["power_state"] == "Running":
+        return
+    state, reset = str(vm["power_state"]).lower(), way_to_reset(vm)
+    raise Refused(
+        f"The VM {vm['name_label']!r} is {state}, and its disk {shown_device(vbd['userdevice'])} is plugged in, by "
+        "xapi's record."
+    ).advising(f"{reset or 'Resume the VM, or shut the VM down.'} Then repeat the command.")
+
+
+def way_to_reset(vm: Record) -> str:
+    """Return how a person clears the wrong record of a halted VM that its drives are plugged; "" for any other VM.
+
+    An import copies VBD.currently_attached. A start sets it before the VM runs, and leaves it there if it fails.
+    Source: xen-api ocaml/xapi/import.ml; xapi_xenops.ml, start; xapi_vm_lifecycle.ml, force_state_reset.
+    """
+    if vm["power_state"] != "Halted" or vm["current_operations"]:
+        return ""
+    if vm["is_a_template"]:
+        return "Restart the toolstack of the master (`xe-toolstack-restart`), which clears that."
+    reset = shell_command("xe vm-reset-powerstate", f"uuid={vm['uuid']}", "force=true")
+    return f"Clear that, as a pool-operator: `{reset}`."
 
 
 def must_be_idle(record: Record) -> None:

@@ -144,6 +144,10 @@ class Vms:
             self.database.set("VM", vm, "ha_always_run", True)
         self.update_allowed(vm)
 
+    def vm_power_state_reset(self, _session, vm):
+        """In the database alone. Simpler: no VM runs anywhere, so one that runs is never refused."""
+        self._halt(vm)
+
     def vm_hard_shutdown(self, _session, vm):
         self.verify_allowed(vm, "hard_shutdown")
         self._halt(vm)

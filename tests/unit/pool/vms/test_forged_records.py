@@ -42,10 +42,10 @@ def document(day):
 @pytest.fixture
 def edit(day):
     """Every VDI has its UUID turned round on the copy."""
-    uuids = [vdi["uuid"] for vdi in day.db.records("VDI").values()]
+    uuids, disk = [vdi["uuid"] for vdi in day.db.records("VDI").values()], day.db.record("VDI", day.root)
     return ova.RecordEdit(
         "99999999-0000-4000-8000-000000000000",
-        lambda old: {"uuid": old[::-1], "location": old[::-1]} if old in uuids else None,
+        lambda old: {**disk, "uuid": old[::-1], "location": old[::-1]} if old in uuids else None,
         {uuid[::-1] for uuid in uuids},
         {sr["uuid"] for sr in day.db.records("SR", content_type="iso").values() if sr["type"] != "udev"},
         lambda uuid: "OpaqueRef:lab" if uuid else None,
