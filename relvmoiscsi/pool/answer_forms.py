@@ -104,7 +104,7 @@ OPTIONAL: Mapping[str, Mapping[str, Form]] = {
 
 _REFERENCES = ("get_all", "get_VIFs", "get_VBDs")
 #: methods whose answer nobody reads
-_UNREAD = ("destroy", "forget", "logout")
+_UNREAD = ("destroy", "forget", "logout", "assert_operation_valid")
 _UNREAD_PREFIXES = ("set_", "add_to_", "remove_from_")
 
 #: the parameters of errors, for the codes whose parameters the code reads

@@ -80,7 +80,7 @@ class NotConnected(NoConnection, PoolFailure):
 
 @contextmanager
 def passing(*codes: str) -> Iterator[None]:
-    """End the block without an error where xapi answers with one of these codes.
+    """End the block without an error where xapi answers with one of these codes, or codes with a first parameter.
 
     A connection repeats a call whose answer was lost. The second call then fails: the object is already destroyed, or
     the key is already there.
@@ -88,7 +88,7 @@ def passing(*codes: str) -> Iterator[None]:
     try:
         yield
     except PoolFailure as failure:
-        if failure.code not in codes:
+        if failure.code not in codes and " ".join(failure.description[:2]) not in codes:
             raise
 
 

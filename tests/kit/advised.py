@@ -43,6 +43,7 @@ XE = {
     "sr-scan": "uuid",
     "task-cancel": "uuid",
     "task-list": "",
+    "snapshot-reset-powerstate": "uuid force",
     "vbd-create": "vm-uuid vdi-uuid device",
     "vbd-destroy": "uuid",
     "vbd-eject": "uuid",

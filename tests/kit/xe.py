@@ -140,10 +140,14 @@ def _vm_reset_powerstate(api, given):
 
 
 def _vm_param_remove(api, given):
-    """Of the map `blocked-operations` alone."""
-    if given["param-name"] != "blocked-operations":
+    """Of two maps alone."""
+    maps = {
+        "blocked-operations": api.VM.remove_from_blocked_operations,
+        "other-config": api.VM.remove_from_other_config,
+    }
+    if given["param-name"] not in maps:
         raise Untrue(f"The playground has no parameter {given['param-name']}.")
-    api.VM.remove_from_blocked_operations(api.VM.get_by_uuid(given["uuid"]), given["param-key"])
+    maps[given["param-name"]](api.VM.get_by_uuid(given["uuid"]), given["param-key"])
 
 
 def _by_uuid(table, method):
@@ -320,6 +324,7 @@ COMMANDS = {
     "pool-list": _pool_list,
     "pool-param-set": _pool_param_set,
     "secret-create": _secret_create,
+    "snapshot-reset-powerstate": _vm_reset_powerstate,
     "secret-list": _secret_list,
     "sr-create": _sr_create,
     "sr-introduce": _sr_introduce,

@@ -152,6 +152,7 @@ def absent(module, calls, pool):
     copy = choice.copy_to_use(calls, pool, found, params["sr"])
     meant = {ref: vm for ref, vm in found.vms.items() if vm["is_a_snapshot"] or _is_meant(found, vm, params)}
     made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark, params["force"])
+    discard.verify_destroyable(calls, made)
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
     may_go = None if params["last_copies"] else ()
     last = discard.verify_copies_left(pool, found, [copy.ref], may_go, vms)

@@ -138,6 +138,22 @@ def test_an_operation_that_a_user_has_blocked_is_named_also_in_check_mode(day, w
     assert ended == (True, False) and all(said in told["msg"] for told in (check, real)), (check, real)
 
 
+@pytest.mark.parametrize("module", ["vm_clone", "lun"])
+def test_a_clone_that_xapi_does_not_destroy_is_named_also_in_check_mode(day, module):
+    day.now("vm_clone", **MADE)
+    ((ref, vm),) = copies(day).items()
+    wish = {"scsi_ids": [day.clone], "state": "forgotten", "with_vms": True} if module == "lun" else ABSENT
+    day.lab.pool.db.set("VM", ref, "other_config", {**vm["other_config"], "default_template": "true"})
+    ended, check, real = day.both(module, **wish)
+    said = f"The VM {vm['name_label']!r} has the key default_template"
+    assert ended == (True, False) and all(said in told["msg"] for told in (check, real)), (check, real)
+    for field in ("is_default_template", "is_a_template"):
+        day.lab.pool.db.set("VM", ref, field, True)
+    day.lab.pool.db.set("VM", ref, "other_config", vm["other_config"])
+    ended, check, real = day.both(module, **wish)
+    assert ended == (True, False) and all("VM_IS_TEMPLATE" in told["msg"] for told in (check, real)), (check, real)
+
+
 def test_an_sr_of_no_vm_has_no_copies(day):
     for ref in list(day.lab.pool.db.records("VBD")):
         day.lab.pool.db.destroy("VBD", ref)

@@ -8,7 +8,7 @@ every refusal before `carrying_out` destroys a VM. `carrying_out` makes the chec
 """
 
 from contextlib import contextmanager
-from typing import Callable, Collection, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Collection, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Busy, Refused
 from relvmoiscsi.pool import lock, lock_keys, records
@@ -18,7 +18,9 @@ from relvmoiscsi.pool.vdis import is_derived
 from relvmoiscsi.pool.vms import forget, inventory, run_states, vbds
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
-from relvmoiscsi.wording import some_of
+from relvmoiscsi.wording import shell_command, some_of
+
+_DEFAULT = "default_template"  #: key of VM.other_config
 
 
 class DiscardPlan(NamedTuple):
@@ -81,7 +83,10 @@ def plan(
     verify_abandoned(calls, pool, found, srs)
     try:
         may_go = None if last_copies else ()
-        return _planned(pool, found, srs, with_vms, mark, force, may_go)._replace(forgets=forgets)
+        planned = _planned(pool, found, srs, with_vms, mark, force, may_go)
+        for made in planned.made.values():
+            verify_destroyable(calls, made)
+        return planned._replace(forgets=forgets)
     except Refused:
         lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr]) for sr in srs if sr in pool.srs])
         raise
@@ -326,11 +331,39 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "", force: bool =
                     raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
                 vbds.must_be_allowed(vm, "hard_shutdown")
             vbds.must_be_allowed(record, "destroy")
+            why, way = _why_it_stays(record)
+            if why:
+                raise Refused(f"{what} {why}, and xapi does not destroy it.").advising(way)
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
                 raise Refused(f"{what} is busy: {busy}.").advising("Repeat the command when the VM is idle.")
             made[each] = record
     return made
+
+
+def _why_it_stays(vm: Record) -> Tuple[str, str]:
+    """Return (why xapi destroys no such VM or snapshot, what helps), or twice ""; of that which a vm-admin may cause.
+
+    VM.assert_operation_valid tells neither. Source: xen-api ocaml/xapi/xapi_vm_helpers.ml, destroy; xapi_vtpm.ml.
+    """
+    of_vm = f"uuid={vm['uuid']}"
+    if vm["other_config"].get(_DEFAULT, "").lower() in ("true", "1"):
+        remove = shell_command("xe vm-param-remove", of_vm, "param-name=other-config", f"param-key={_DEFAULT}")
+        return (
+            f"has the key {_DEFAULT} of xapi's own templates",
+            f"Remove the key: `{remove}`. Then repeat the command.",
+        )
+    if vm["is_a_snapshot"] and vm["power_state"] == "Suspended" and vm.get("VTPMs"):
+        reset = shell_command("xe snapshot-reset-powerstate", of_vm, "force=true")
+        return "has memory and a vTPM", f"Give up the memory: `{reset}`. Then repeat the command."
+    return "", ""
+
+
+def verify_destroyable(calls: Calls, made: Records) -> None:
+    """Raises PoolFailure where xapi would not destroy one of these VMs and snapshots that do not run."""
+    for ref in [ref for ref, vm in made.items() if vm["is_a_snapshot"] or vm["power_state"] == "Halted"]:
+        with passing("HANDLE_INVALID VM"):
+            calls.call("VM.assert_operation_valid", ref, "destroy")
 
 
 def _snapshots_of(found: Inventory, vm: str) -> Records:
@@ -406,7 +439,9 @@ def destroy_made(
     verify_copies_left(pool, found, [sr], may_go, vms)
     meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in vms}
     found = found._replace(vms=meant)
-    for ref, vm in made_on(found, pool, sr).items():
+    made = made_on(found, pool, sr)
+    verify_destroyable(calls, made)
+    for ref, vm in made.items():
         if not vm["is_a_snapshot"]:
             destroy(calls, found, ref)
             if gone is not None:
@@ -425,7 +460,7 @@ def destroy(calls: Calls, found: Inventory, vm: str) -> None:
         raise Refused(f"The VM {record['name_label']!r} is not shut down.").advising(_SHUT_DOWN)
     # a snapshot with memory stays suspended, and VM.destroy accepts the snapshot (xapi_vm_lifecycle.ml)
     for ref in [*_snapshots_of(found, vm), vm]:
-        with passing("HANDLE_INVALID"):
+        with passing("HANDLE_INVALID VM"):
             calls.call("VM.destroy", ref)
 
 

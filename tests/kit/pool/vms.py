@@ -70,6 +70,10 @@ class Vms:
         db = self.database
         self.verify_allowed(vm, "destroy")
         record = db.record("VM", vm)
+        if record["VTPMs"] and record["power_state"] != "Halted":  # xapi_vtpm.ml, destroy
+            raise XenError("VM_BAD_POWER_STATE", vm, "halted", record["power_state"].lower())
+        if record["other_config"].get("default_template") == "true":  # xapi_vm_helpers.ml, destroy
+            raise XenError("VM_CANNOT_DELETE_DEFAULT_TEMPLATE")
         for child in db.refs("VM", parent=vm):
             db.set("VM", child, "parent", record["parent"])
         for table in ("VBD", "VIF", "VTPM", "VGPU"):
@@ -143,6 +147,9 @@ class Vms:
         if self.database.get("VM", vm, "ha_restart_priority") == "restart":
             self.database.set("VM", vm, "ha_always_run", True)
         self.update_allowed(vm)
+
+    def vm_assert_operation_valid(self, _session, vm, operation):
+        self.verify_allowed(vm, operation)
 
     def vm_power_state_reset(self, _session, vm):
         """In the database alone. Simpler: no VM runs anywhere, so one that runs is never refused."""
@@ -236,8 +243,11 @@ class Vms:
             raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
         if record["is_a_snapshot"] and operation not in _OF_SNAPSHOT:
             raise XenError("VM_IS_SNAPSHOT", vm, operation)
-        if record["is_a_template"] and not record["is_a_snapshot"] and operation not in _OF_TEMPLATE:
-            raise XenError("VM_IS_TEMPLATE", vm, operation)
+        if record["is_a_template"] and not record["is_a_snapshot"]:
+            is_default = record["other_config"].get("default_template", "").lower() in ("true", "1")
+            is_default = is_default or record["is_default_template"]
+            if operation not in _OF_TEMPLATE or is_default and operation in ("destroy", "migrate_send"):
+                raise XenError("VM_IS_TEMPLATE", vm, operation)
 
     def _verify_metrics(self, vm):
         """Raises XenError for a VM with an object of another class as its metrics: xapi reads each object there is.
