@@ -10,7 +10,7 @@ every refusal before `carrying_out` destroys a VM. `carrying_out` makes the chec
 from contextlib import contextmanager
 from typing import Callable, Collection, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import Busy, Refused
+from relvmoiscsi.errors import Busy, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -18,7 +18,7 @@ from relvmoiscsi.pool.vdis import is_derived
 from relvmoiscsi.pool.vms import forget, inventory, run_states, vbds
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import said, shell_command, some_of
 
 _DEFAULT = "default_template"  #: key of VM.other_config
 
@@ -468,9 +468,11 @@ def clean_networks(calls: Calls, but: Collection[str] = ()) -> None:
     """Destroy the networks that `clone` has made for copies that are gone, or for the SRs `but` (UUIDs), without VIFs.
 
     A network also stays if `clone` has used the network for copies on another SR of the pool. xapi would destroy the
-    VIFs of halted VMs together with a network. `calls.notes` gets a sentence where the pool fails: the copy is gone.
+    VIFs of halted VMs together with a network. `calls.notes` gets a sentence where the pool fails, or destroys no such
+    network: the copy is gone. A vm-admin may make a network that looks so.
     """
     left = None
+    stay: Dict[str, PoolFailure] = {}
     try:
         for ref, network in calls.records("network").items():
             owners = inventory.owners_of(network)
@@ -478,9 +480,20 @@ def clean_networks(calls: Calls, but: Collection[str] = ()) -> None:
                 continue
             if left is None:
                 left = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(but)
-            with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
-                if not owners & left and not calls.call("network.get_VIFs", ref):
-                    calls.call("network.destroy", ref)
+            try:
+                with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
+                    if not owners & left and not calls.call("network.get_VIFs", ref):
+                        calls.call("network.destroy", ref)
+            except PoolFailure as failure:
+                stay[f"{said(network['name_label'])} ({network['uuid']})"] = failure
     except (PoolFailure, PoolGone) as failure:
-        note = "Networks that `clone` has made may stay in the pool without a VM; the next `discard` removes them"
-        calls.notes += [] if any(each.startswith(note) for each in calls.notes) else [f"{note}. {failure}"]
+        _note_once(calls, "Networks that `clone` has made may stay in the pool without a VM", "", failure)
+    if stay:
+        names = some_of(sorted(stay))
+        what = "The pool did not destroy networks with the marks of `clone`"
+        _note_once(calls, what, f": {names}", stay[min(stay)])
+
+
+def _note_once(calls: Calls, what: str, names: str, failure: RelvmoiscsiError) -> None:
+    """Note this once for a session, with the failure: a run cleans up behind each SR."""
+    calls.notes += [] if any(each.startswith(what) for each in calls.notes) else [f"{what}{names}. {failure}"]

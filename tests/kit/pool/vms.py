@@ -433,6 +433,8 @@ class Vms:
             raise XenError("NETWORK_CONTAINS_VIF", *attached)
         if db.refs("PIF", network=network):
             raise XenError("NETWORK_CONTAINS_PIF", *db.refs("PIF", network=network))
+        if db.get("network", network, "other_config").get("is_host_internal_management_network") == "true":
+            raise XenError("CANNOT_DESTROY_SYSTEM_NETWORK", network)
         for vif in db.refs("VIF", network=network):
             db.destroy("VIF", vif)
         db.destroy("network", network)

@@ -33,6 +33,21 @@ def uses_of(day, *srs):
     return [found[sr] for sr in srs or [day.sr]]
 
 
+def test_a_network_that_xapi_never_destroys_keeps_no_other_network(day):
+    """A vm-admin makes it, with the marks of a network of `clone`."""
+    marks = {"relvmoiscsi:done": "true", "relvmoiscsi:sr": "x", "is_host_internal_management_network": "true"}
+    for number in range(20):
+        day.db.create("network", name_label=f"`run {number}`", other_config=marks, bridge=f"b{number}")
+    cloned(day, isolated="nowhere")
+    assert "nowhere" in discard(day)
+    with connect(day.lab.where()) as calls:
+        for _ in range(2):
+            made_vms.clean_networks(calls)
+        (note,) = calls.notes
+    assert "networks with the marks of `clone`: '`run 0`' (" in note.replace("\\x60", "`")
+    assert "and 15 more. xapi answered CANNOT_DESTROY_SYSTEM_NETWORK" in note
+
+
 def test_they_go_with_their_snapshots_and_nothing_else_does_and_the_lun_is_as_it_was(day):
     world, plugged = day.lab.world, []
     disk = world.lun(day.copy.scsi_id).disk
