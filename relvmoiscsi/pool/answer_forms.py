@@ -44,7 +44,7 @@ def _fields(form: Form, names: str) -> Dict[str, Form]:
     return dict.fromkeys(names.split(), form)
 
 
-#: the fields of each class that the code reads
+#: the fields of each class that the code reads by name: the tests of the pool let it read no other field
 FIELDS: Mapping[str, Mapping[str, Form]] = {
     "pool": {**_fields(is_text, "master"), **_fields(is_text_map, "other_config")},
     "host": _fields(is_text, "uuid name_label metrics"),
@@ -60,6 +60,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
     },
     "VM": {
         **_fields(is_text, "uuid name_label power_state snapshot_of suspend_VDI ha_restart_priority"),
+        **_fields(is_text, "metrics guest_metrics"),
         **_fields(is_truth, "is_a_template is_a_snapshot is_control_domain ha_always_run"),
         **_fields(is_texts, "VIFs snapshots"),
         **_fields(is_text_map, "other_config blocked_operations current_operations"),
@@ -74,12 +75,14 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_truth, "managed is_a_snapshot cbt_enabled sharable read_only"),
         **_fields(is_whole, "virtual_size"),
         **_fields(is_texts, "VBDs tags"),
-        **_fields(is_text_map, "other_config"),
+        **_fields(is_text_map, "other_config sm_config"),
     },
     "VIF": _fields(is_text, "uuid VM network device MAC"),
     "VGPU": _fields(is_text, "uuid type GPU_group"),
     "PVS_proxy": _fields(is_text, "uuid VIF site"),
-    **dict.fromkeys(("VGPU_type", "GPU_group", "VTPM", "PVS_site"), _fields(is_text, "uuid")),
+    **dict.fromkeys(
+        ("VGPU_type", "GPU_group", "VTPM", "PVS_site", "VM_metrics", "VM_guest_metrics"), _fields(is_text, "uuid")
+    ),
     "network": {
         **_fields(is_text, "uuid name_label"),
         **_fields(is_texts, "PIFs"),

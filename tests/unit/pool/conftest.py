@@ -3,6 +3,7 @@
 
 import time
 from contextlib import contextmanager
+from functools import lru_cache
 
 import pytest
 
@@ -13,6 +14,38 @@ from kit.pool.datamodel import RELEASES
 from kit.pool_fakes import until
 from kit.pool_lab import Image, lab_of_three, only_reads
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.pool import answer_forms
+from relvmoiscsi.pool.calls import Calls
+
+
+@lru_cache(maxsize=None)
+def _formed(kind):
+    """Records of this class, of which code reads fields with a form by name, and no others."""
+    forms = frozenset(answer_forms.FIELDS.get(kind, ()))
+
+    class Formed(dict):
+        def __getitem__(self, name):
+            assert name in forms, f"{kind}.{name} is read, and has no form in answer_forms"
+            return dict.__getitem__(self, name)
+
+    return Formed
+
+
+@pytest.fixture(autouse=True, scope="session")
+def each_field_that_is_read_has_a_form():
+    """Else a broken answer of a pool ends a command with a bug: no test would tell, as this pool has each field."""
+    call = Calls.call
+
+    def formed(calls, method, *arguments):
+        found = call(calls, method, *arguments)
+        kind, _, what = method.rpartition(".")
+        if what.startswith("get_all_records"):
+            return {ref: _formed(kind)(record) for ref, record in found.items()}
+        return _formed(kind)(found) if what == "get_record" else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Calls, "call", formed)
+        yield
 
 
 @pytest.fixture(scope="session")
