@@ -414,7 +414,7 @@ _SENTENCES: Dict[str, Tuple[str, str]] = {
     "SR_HAS_NO_PBDS": ("No suitable host has the SR attached ({0}).", ""),
     "NO_HOSTS_AVAILABLE": ("No running host has all SRs attached that {0} needs.", ""),
     "VM_LACKS_FEATURE": (
-        "The guest has no PV drivers, so the pool cannot shut the VM down.",
+        "The guest has no PV drivers, so the pool can neither shut the VM down nor move its disks ({0}).",
         "Shut down from inside the guest, or by xe with force=true, then repeat the command.",
     ),
     "VM_MISSING_PV_DRIVERS": (

@@ -56,6 +56,7 @@ XE = {
     "vdi-forget": "uuid",
     "vdi-introduce": "uuid sr-uuid type location",
     "vdi-list": "",
+    "vdi-param-remove": "uuid param-name param-key",
     "vdi-param-set": "uuid",
     "vdi-pool-migrate": "uuid sr-uuid",
     "vif-move": "uuid network-uuid",

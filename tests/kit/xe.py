@@ -274,6 +274,13 @@ def _secret_list(api, _given):
     return [(secret["uuid"], secret["uuid"]) for secret in api.secret.get_all_records().values()]
 
 
+def _vdi_param_remove(api, given):
+    """Of the map `sm-config` alone."""
+    if given["param-name"] != "sm-config":
+        raise Untrue(f"The playground has no parameter {given['param-name']}.")
+    api.VDI.remove_from_sm_config(api.VDI.get_by_uuid(given["uuid"]), given["param-key"])
+
+
 def _vdi_param_set(api, given):
     setters = {"name-label": api.VDI.set_name_label, "on-boot": api.VDI.set_on_boot}
     vdi = api.VDI.get_by_uuid(given["uuid"])
@@ -349,6 +356,7 @@ COMMANDS = {
     "vbd-unplug": _by_uuid("VBD", "unplug"),
     "vbd-destroy": _by_uuid("VBD", "destroy"),
     "vdi-disable-cbt": _by_uuid("VDI", "disable_cbt"),
+    "vdi-param-remove": _vdi_param_remove,
     "vdi-param-set": _vdi_param_set,
     "vdi-destroy": _by_uuid("VDI", "destroy"),
     "vdi-list": _vdi_list,

@@ -9,13 +9,16 @@ from typing import Callable
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.records import shown_device
 from relvmoiscsi.pool.vms import restore, restore_entries, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.restore_journal import LockedVm
 from relvmoiscsi.pool.vms.vbds import VmNow
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import said, shell_command
+
+_ENCRYPTED = "key_hash"  #: key of VDI.sm_config
 
 
 def home(
@@ -49,6 +52,7 @@ def home(
                 restore_journal.verify_not_between(now, swap)
                 _verify_movable(now, swap)
                 calls.verify_may_call("VDI.pool_migrate")
+                calls.call("VM.assert_operation_valid", vm, "migrate_send")
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
             return result_of(record, WOULD_HOME, [swap for swap, vdi in at_device if vdi == swap.new])
@@ -82,7 +86,9 @@ def home(
 def _verify_movable(now: VmNow, swap: Swap) -> int:
     """Return the size of the disk, in bytes.
 
-    Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.
+    Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure. What xapi
+    looks at in the VM, VM.assert_operation_valid tells. Source: xen-api ocaml/xapi/xapi_vm_migrate.ml, vdi_pool_migrate
+    and migrate_send'.
     """
     record, device = now.record, now.device(swap.userdevice)
     name = record["name_label"]
@@ -104,13 +110,29 @@ def _verify_movable(now: VmNow, swap: Swap) -> int:
             f"Run `{shell_command('xe vdi-disable-cbt', f'uuid={swap.new}')}`, "
             "then repeat the command. The next backup is a full backup in any case."
         )
-    if vdi["on_boot"] != "persist":
+    why, _ = vbds.why_no_drive(vdi, "RO")
+    if why:  # to forget the VDI of a drive in use would take it from the VM
         raise Refused(
-            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
-            "(on-boot), and the pool cannot move such a VDI."
-        ).advising(
-            f"Run `{shell_command('xe vdi-param-set on-boot=persist', f'uuid={swap.new}')}`, then repeat the command."
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, {why}, and the pool cannot move such "
+            "a VDI."
+        ).advising(f"Put the old disks back: {run_states.restore_command('undo', record['uuid'])}.")
+    if _ENCRYPTED in vdi["sm_config"]:
+        remove = shell_command(
+            "xe vdi-param-remove", f"uuid={swap.new}", "param-name=sm-config", f"param-key={_ENCRYPTED}"
         )
+        raise Refused(
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is encrypted by its sm_config "
+            f"({_ENCRYPTED}), and the pool cannot move such a VDI."
+        ).advising(f"If that is wrong, remove the key: `{remove}`. Then repeat the command.")
+    for vbd in now.found.vbds_of(now.vm).values():  # xapi moves the VM, and so looks at the disks that stay too
+        other = now.found.vdis.get(vbd["VDI"])
+        if other is None or vbd["type"] == "CD" or other["on_boot"] == "persist":
+            continue
+        of_vdi = f"uuid={other['uuid']}"
+        raise Refused(
+            f"The VDI {said(other['uuid'])}, the disk {shown_device(vbd['userdevice'])} of the VM {name!r}, is reset "
+            "at each start (on-boot), and the pool moves no disk of such a VM."
+        ).advising(f"Run `{shell_command('xe vdi-param-set on-boot=persist', of_vdi)}`, then repeat the command.")
     _sr(now, swap)
     if records.original_of(now.pool, device.sr) != swap.home:  # a vm-admin may write the journal
         raise Refused(

@@ -495,6 +495,12 @@ class Vms:
             self._require_host(vm, sr)
         if record["cbt_enabled"]:
             raise XenError("VDI_CBT_ENABLED", vdi)
+        drives = [vbd for vbd in db.records("VBD", VM=vm).values() if not vbd["empty"] and vbd["type"] != "CD"]
+        for drive in drives:
+            if db.get("VDI", drive["VDI"], "on_boot") == "reset":
+                raise XenError("VDI_ON_BOOT_MODE_INCOMPATIBLE_WITH_OPERATION", drive["VDI"])
+        if "key_hash" in record["sm_config"]:
+            raise XenError("VDI_IS_ENCRYPTED", vdi)
         self.storage.require_plugged(sr)
         self.storage.require_plugged(record["SR"])
         kept = {key: text for key, text in record["other_config"].items() if key == "config-drive"}

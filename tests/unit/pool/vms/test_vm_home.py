@@ -126,6 +126,11 @@ def of_copy(field, value):
     return lambda day: day.db.set("VDI", day.new(day.data), field, value)
 
 
+def on_boot_reset(day, vdi):
+    day.db.set("VDI", vdi, "on_boot", "reset")
+    return vdi
+
+
 def lent(day):
     day.db.create("VBD", VM=day.lab.vm("helper", state="Running"), VDI=day.new(day.root), userdevice="5")
 
@@ -145,6 +150,11 @@ HAPPENS = {
     "no SR": lambda day: day.db.destroy("SR", original(day)),
     "tracks blocks": of_copy("cbt_enabled", True),
     "is reset": of_copy("on_boot", "reset"),
+    "another disk is reset": lambda day: day.db.create(
+        "VBD", VM=day.web, VDI=on_boot_reset(day, day.elsewhere()), userdevice="7"
+    ),
+    "encrypted": of_copy("sm_config", {"key_hash": "x"}),
+    "hidden": of_copy("managed", False),
     "no disk": lambda day: day.db.destroy("VBD", day.vbd("0")),
     # a disk on the same SR: it is not the one that has come
     "another one": lambda day: (half_way_home(day), day.hang("0", day.lab.vdi("Production", "before")[0])),
@@ -166,6 +176,9 @@ HAPPENS = {
         ("no SR", take_home, "held the old disks, is no longer in the pool.*--keep"),
         ("tracks blocks", take_home, "the disk 1 of the VM 'web'.*changed block tracking"),
         ("is reset", take_home, "the disk 1 of the VM 'web'.*on-boot=persist"),
+        ("another disk is reset", take_home, "the disk 7 of the VM 'web'.*on-boot=persist"),
+        ("encrypted", take_home, "the disk 1 of the VM 'web', is encrypted by its sm_config"),
+        ("hidden", take_home, "the disk 1 of the VM 'web', is hidden, and the pool cannot move .*--undo"),
         ("no disk", take_home, "was interrupted. Nothing was changed. First repeat the restore"),
         ("another one", undo, "The disk 0 of the VM 'web' is not what it was"),
         ("another one", take_home, "The disk 0 of the VM 'web' is not what it was"),
@@ -178,7 +191,7 @@ def test_what_is_refused_keeps_disks_and_journal(restored, happens, work, said):
     assert is_restored(restored)
 
 
-@pytest.mark.parametrize("happens", ["tracks blocks", "is reset"])
+@pytest.mark.parametrize("happens", ["tracks blocks", "is reset", "another disk is reset", "encrypted"])
 def test_the_command_of_the_refusal_lets_the_disk_be_moved(restored, happens):
     HAPPENS[happens](restored)
     with pytest.raises(Refused) as refused:
@@ -186,6 +199,16 @@ def test_the_command_of_the_refusal_lets_the_disk_be_moved(restored, happens):
     (command,) = commands_in(str(refused.value))
     assert problem_of(command) == "" and xe(restored.lab.pool, shlex.split(command)[1:]) == (0, "", "")
     assert take_home(restored).status == "home"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("power_state", "Paused", "VM_BAD_POWER_STATE"), ("metrics", "an SR", "VM_metrics")],
+)
+def test_what_xapi_does_not_move_it_says_in_the_plan(restored, field, value, said):
+    restored.db.forge("VM", restored.web, field, restored.sr if value == "an SR" else value)
+    for work in (lambda day: take_home(day, dry_run=True), take_home):
+        restored.refuses(work, said, PoolFailure)
 
 
 def test_home_looks_at_what_was_moved(restored):
