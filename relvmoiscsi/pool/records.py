@@ -48,6 +48,14 @@ def shown_device(text: str) -> str:
     return text if DEVICE.fullmatch(text) else said(text)
 
 
+def shown_uuid(text: str) -> str:
+    """Return a UUID of the pool for a sentence: in quotes and cut, where another text was given for one.
+
+    VDI.pool_introduce takes any text that begins as a UUID, and SR.introduce any.
+    """
+    return text if is_uuid(text) else said(text)
+
+
 def run_id(mark: str = "") -> str:
     """Return the id of this run for its marks: start time, process id, and a mark, if any, between colons."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}" + (f":{mark}:" if mark else "")
@@ -340,7 +348,8 @@ def verify_copy(pool: Pool, sr: str) -> None:
     record = pool.srs[sr]
     if not is_copy(record):
         raise Refused(
-            f"The SR {record['name_label']!r} ({record['uuid']}) was not introduced by `relvmoiscsi pool attach`."
+            f"The SR {record['name_label']!r} ({shown_uuid(record['uuid'])}) was not introduced by "
+            "`relvmoiscsi pool attach`."
         ).advising("Give the SR of an attached copy.")
 
 
@@ -435,7 +444,7 @@ def find(
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
     same = [ref for ref, record in there.items() if record["name_label"] == text]
     if not refs and same and is_uuid(text.lower()):
-        uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in same))
+        uuids = ", ".join(sorted(shown_uuid(there[ref]["uuid"]) for ref in same))
         raise UsageError(f"There is no {what} with the UUID {text}.").advising(
             f"To use the {what} with this name, give {uuids}."
         )
@@ -445,7 +454,7 @@ def find(
         meant = "".join(f" Did you mean {said(name)}?" for name in near)
         raise NotFound(f"There is no {what} {text!r}.{meant}").advising(listed)
     if len(refs) > 1:
-        uuids = some_of(sorted(f"{there[ref]['uuid']}{details(there[ref])}" for ref in refs), _MOST_UUIDS)
+        uuids = some_of(sorted(shown_uuid(there[ref]["uuid"]) + details(there[ref]) for ref in refs), _MOST_UUIDS)
         raise UsageError(f"{len(refs)} {what}s have the name {text!r}.").advising(f"Give a UUID: {uuids}.")
     return refs[0]
 
@@ -471,7 +480,7 @@ def find_sr(pool: Pool, text: str) -> str:
     if there is not None:
         raise NotFound(
             f"The LUN with the SCSIid {scsi_id} is that of the SR {pool.srs[there]['name_label']!r}, which is no copy."
-        ).advising(f"Give a copy. For a command on the original, give its UUID, {pool.srs[there]['uuid']}.")
+        ).advising(f"Give a copy. For a command on the original, give its UUID, {shown_uuid(pool.srs[there]['uuid'])}.")
     attach = shell_command("relvmoiscsi pool attach", scsi_id)
     raise NotAttached(f"The LUN with the SCSIid {scsi_id} is not attached.").advising(
         f"`{attach}` attaches it.", attach

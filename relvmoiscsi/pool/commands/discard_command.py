@@ -159,7 +159,7 @@ def _named(plan: DiscardPlan, vm: str, name: str) -> str:
 
 
 def _disks(vdis: Sequence[Record]) -> str:
-    return some_of([f"{said(vdi['name_label'])} ({vdi['uuid']})" for vdi in vdis], _MOST_LEFT)
+    return some_of([f"{said(vdi['name_label'])} ({records.shown_uuid(vdi['uuid'])})" for vdi in vdis], _MOST_LEFT)
 
 
 _WOULD_DISCARD = "would be discarded"

@@ -268,7 +268,12 @@ def lost_with(found: Inventory, sr: str) -> List[Record]:
 
 def is_made_on(vm: Record, sr_uuid: str) -> bool:
     """Has a run made this VM or snapshot on this SR (a UUID), finished or not?"""
-    return bool(vm["other_config"].get(ON_SR) == sr_uuid) and COPY_OF in vm["other_config"]
+    return bool(vm["other_config"].get(ON_SR) == sr_uuid) and _is_marked(vm)
+
+
+def _is_marked(vm: Record) -> bool:
+    """Has the VM the marks of a clone? xapi gives a clone its UUID. A restored import may have any text for one."""
+    return COPY_OF in vm["other_config"] and is_uuid(vm["uuid"])
 
 
 def is_own(vm: Record) -> bool:
@@ -276,12 +281,12 @@ def is_own(vm: Record) -> bool:
 
     The snapshots of a clone have the UUID of the clone in DONE, because VM.revert copies the keys to the VM.
     """
-    return COPY_OF in vm["other_config"] and bool(vm["other_config"].get(DONE) == vm["uuid"])
+    return _is_marked(vm) and bool(vm["other_config"].get(DONE) == vm["uuid"])
 
 
 def is_unfinished(vm: Record) -> bool:
     """Is this an unfinished clone?"""
-    return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
+    return _is_marked(vm) and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
 def is_lent(found: Inventory, vbd: Record) -> bool:

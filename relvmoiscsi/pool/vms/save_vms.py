@@ -17,7 +17,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, lock, lock_keys, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
-from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
+from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy, shown_uuid
 from relvmoiscsi.pool.vms import (
     checked_export,
     inventory,
@@ -275,7 +275,9 @@ def _drop_older(calls: Calls, sr: str, keep: str, unread: Collection[str] = ()) 
         is_older = _order(vdi) < _order(ours[keep]) or _order(vdi)[0] > last + _MOST_AT_ONCE
         if is_older and vdi["VBDs"]:
             look = shell_command("xe vbd-list", f"vdi-uuid={vdi['uuid']}")
-            stays = f"The VDI {vdi['uuid']} of an earlier save was not destroyed: a VM or dom0 has it attached."
+            stays = (
+                f"The VDI {shown_uuid(vdi['uuid'])} of an earlier save was not destroyed: a VM or dom0 has it attached."
+            )
             calls.notes.append(printable(f"{stays} `{look}` shows where."))
         elif is_older and ref not in unread:
             _destroy(calls, ref)
