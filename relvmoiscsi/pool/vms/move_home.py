@@ -131,7 +131,7 @@ def _verify_movable(now: VmNow, swap: Swap) -> int:
         of_vdi = f"uuid={other['uuid']}"
         raise Refused(
             f"The VDI {said(other['uuid'])}, the disk {shown_device(vbd['userdevice'])} of the VM {name!r}, is reset "
-            "at each start (on-boot), and the pool moves no disk of such a VM."
+            "at each start (on-boot). The pool moves no disk of such a VM."
         ).advising(f"Run `{shell_command('xe vdi-param-set on-boot=persist', of_vdi)}`, then repeat the command.")
     _sr(now, swap)
     if records.original_of(now.pool, device.sr) != swap.home:  # a vm-admin may write the journal
