@@ -13,11 +13,10 @@ from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Silent
 from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
-from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, some_of, table, utc_time
+from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, some_luns, table, utc_time
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
 TARGET_SECONDS = 600.0  #: for the work on all LUNs of a list: a target may list 65536 LUNs, and answer slowly
-_MOST_NAMED = 20  #: LUNs that a note names
 
 
 class Listed(NamedTuple):
@@ -110,7 +109,7 @@ def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) 
             by_id.setdefault(info.scsi_id, []).append(info.number)
     for scsi_id, numbers in by_id.items():
         if len(numbers) > 1 and number in (None, *numbers):
-            named = some_of(list(map(str, numbers)), _MOST_NAMED)
+            named = some_luns(numbers)
             say(
                 f"note: the LUNs {named} have one SCSIid, {printable(scsi_id)}: it does not identify the clone. The "
                 "command writes to none of them by a URL."
@@ -137,8 +136,7 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         if lun.sr_uuid:
             by_sr.setdefault(lun.sr_uuid, []).append(lun.info.number)
     notes = [
-        f"note: the LUNs {some_of(list(map(str, sorted(numbers))), _MOST_NAMED)} hold one SR, {sr}: an original and "
-        "its copies, or copies alone."
+        f"note: the LUNs {some_luns(sorted(numbers))} hold one SR, {sr}: an original and its copies, or copies alone."
         for sr, numbers in by_sr.items()
         if len(numbers) > 1
     ]
