@@ -28,7 +28,7 @@ from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
-from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
+from relvmoiscsi.host.disk.scsi_id import PARTITION_MAP, scsi_id_at, scsi_id_of_disk
 from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -49,8 +49,6 @@ _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
 _SESSION = re.compile(r"/(session\d+)/")
-#: UUID of the map that kpartx makes of a partition of a multipath map, with the SCSIid
-_PARTITION = re.compile("part[0-9]+-mpath-(.+)")
 
 
 #: Reads the owner of the LUN from a device such as `/dev/sdc`. Raises DeviceError.
@@ -194,8 +192,7 @@ def link_name(kernel_name: str, host: Host = THIS_HOST) -> Optional[str]:
     None if the LUN is not direct. The udev rule calls this. If the links of other devices of the LUN must change, make
     an event for each of these devices.
     """
-    of_partition = _PARTITION.fullmatch(attribute(host.at("sys/block", kernel_name, "dm/uuid")))
-    scsi_id = of_partition.group(1) if of_partition else scsi_id_of_disk(kernel_name, host)
+    scsi_id = _lun_of_partition(kernel_name, host) or scsi_id_of_disk(kernel_name, host)
     name = next((name for name, one in luns_of(host).items() if one == scsi_id), None)
     if scsi_id is None or name is None:
         return None
@@ -233,8 +230,14 @@ def partitions_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
     directory = escape(host.at("sys/block", kernel_name))
     partitions = sorted(glob(os.path.join(directory, kernel_name + "*")))
     holders_of = sorted(os.path.basename(path) for path in glob(os.path.join(directory, "holders/*")))
-    maps = [each for each in holders_of if _PARTITION.fullmatch(attribute(host.at("sys/block", each, "dm/uuid")))]
+    maps = [each for each in holders_of if _lun_of_partition(each, host)]
     return [os.path.join(kernel_name, os.path.basename(path)) for path in partitions] + maps
+
+
+def _lun_of_partition(kernel_name: str, host: Host) -> Optional[str]:
+    """Return the SCSIid of the LUN of a map that is a partition of a multipath map."""
+    found = PARTITION_MAP.match(attribute(host.at("sys/block", kernel_name, "dm/uuid")))
+    return found.group(1) if found else None
 
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:

@@ -10,7 +10,6 @@ Each search of the processes ends at its deadline, and at the latest after SEARC
 
 import errno
 import os
-import re
 import stat
 from glob import escape, glob
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
@@ -18,6 +17,7 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
+from relvmoiscsi.host.disk.scsi_id import PARTITION_MAP
 from relvmoiscsi.host.files import attribute, lines_of, refuse_if_short, text_of, words_in
 from relvmoiscsi.host.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -31,10 +31,6 @@ _WATCHERS = ("multipathd", "systemd-udevd", "udevd", "udevadm")
 
 #: File systems whose mounts have device numbers of their own. Only root can mount these: the mount source is a device.
 _OF_SEVERAL_DEVICES = ("btrfs", "bcachefs")
-
-
-#: start of the UUID of a map that kpartx has made of a partition
-_PARTITION_MAP = re.compile("part[0-9]+-")
 
 
 class _Devices:
@@ -69,7 +65,7 @@ class _Devices:
                 name = attribute(path, "dm/name")
                 if attribute(path, "dm/uuid").startswith("mpath-"):
                     yield device, f"multipath map /dev/mapper/{name}", "Use that map instead."
-                elif _PARTITION_MAP.match(attribute(path, "dm/uuid")):
+                elif PARTITION_MAP.match(attribute(path, "dm/uuid")):
                     of_map = attribute(directory, "dm/name")
                     remove = shell_command("kpartx -d", f"/dev/mapper/{of_map}" if of_map else "/dev/" + device)
                     yield device, f"map of a partition /dev/mapper/{name}", f"`{remove}` removes it, if nobody uses it."

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 import time
 from contextlib import contextmanager, suppress
@@ -38,6 +39,9 @@ from relvmoiscsi.vpd import (
 )
 
 log = logging.getLogger(__name__)
+
+#: start of the UUID of a map that kpartx has made of a partition; with the SCSIid, of a partition of a multipath map
+PARTITION_MAP = re.compile("part[0-9]+-(?:mpath-(.+))?")
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
 _LIVE_MILLISECONDS = 10000
