@@ -296,7 +296,7 @@ def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None, as_direct
         mount = mount_with(number)
         if mount is None:
             raise NotOwn(f"the file system at {path} was unmounted, or lies outside of this chroot")
-        if mount.is_of_another_user:
+        if mount.is_of_others([0, os.geteuid()] if _has_number_of_each_user() else [0]):
             raise NotOwn(f"the file system at {path}, of type {mount.kind}, is mounted by another user")
         kind = mount.kind
     if kind == "autofs" and not as_directory:
@@ -338,10 +338,15 @@ def _is_several(user: int) -> bool:
     The kernel shows all of them as one. After `unshare --map-root-user`, root is one of them. After `unshare --user`
     alone, this process itself is one of them, so that each file would be its own.
     """
-    text = content_of("/proc/self/uid_map")  # first, outside, count
-    if text is None or str(user) != (attribute("/proc/sys/kernel/overflowuid") or _OVERFLOW_USER):
-        return False
-    return sum(int(words_in(line)[2]) for line in lines_in(text.decode("ascii"))) < _ALL_USERS
+    is_overflow = str(user) == (attribute("/proc/sys/kernel/overflowuid") or _OVERFLOW_USER)
+    return is_overflow and not _has_number_of_each_user()
+
+
+def _has_number_of_each_user() -> bool:
+    """Return whether each user has a number in the user namespace of this process, as in that of the host."""
+    text = content_of("/proc/self/uid_map")  # first, outside, count; no file: a kernel without user namespaces
+    lines = lines_in(text.decode("ascii")) if text is not None else []
+    return text is None or sum(int(words_in(line)[2]) for line in lines) >= _ALL_USERS
 
 
 def is_this_user(user: int) -> bool:
