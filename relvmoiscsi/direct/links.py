@@ -19,7 +19,6 @@ Each disk and map of a direct LUN, linked or not, is kept from the programs of t
 import logging
 import os
 import re
-from glob import escape, glob
 from typing import Callable, Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
@@ -29,7 +28,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import PARTITION_MAP, scsi_id_at, scsi_id_of_disk
-from relvmoiscsi.host.files import attribute, lines_of
+from relvmoiscsi.host.files import attribute, lines_of, names_in
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
@@ -227,11 +226,9 @@ def every_device_of(scsi_ids: Collection[str], host: Host = THIS_HOST) -> Dict[s
 
 def partitions_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the paths below /sys/block of the partitions that a guest has written, for `every_device_of`."""
-    directory = escape(host.at("sys/block", kernel_name))
-    partitions = sorted(glob(os.path.join(directory, kernel_name + "*")))
-    holders_of = sorted(os.path.basename(path) for path in glob(os.path.join(directory, "holders/*")))
-    maps = [each for each in holders_of if _lun_of_partition(each, host)]
-    return [os.path.join(kernel_name, os.path.basename(path)) for path in partitions] + maps
+    directory = host.at("sys/block", kernel_name)
+    maps = [each for each in names_in(os.path.join(directory, "holders")) if _lun_of_partition(each, host)]
+    return [os.path.join(kernel_name, each) for each in names_in(directory, kernel_name + "*")] + maps
 
 
 def _lun_of_partition(kernel_name: str, host: Host) -> Optional[str]:
