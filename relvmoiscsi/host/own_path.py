@@ -165,7 +165,11 @@ def _walked(opened: ExitStack, path: str, make: Optional[int]) -> Pinned:
         except FileNotFoundError:
             if make is None:
                 raise
-            entry = _made(opened, name, way[-1], make)
+            try:
+                new_directory(name, make, way[-1].descriptor)
+            except FileExistsError:  # another process has made it meanwhile, and it stays as it is
+                pass
+            entry = _pin(opened, name, way[-1])
         _verify_kept(entry.path, entry.status)
         if not stat.S_ISLNK(entry.status.st_mode):
             way.append(entry)
@@ -303,15 +307,6 @@ def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None, as_direct
         with suppress(NotADirectoryError):  # a link
             return _pin(opened, name, above, os.O_DIRECTORY)
     return Pinned(path, descriptor, number, kind, os.fstat(descriptor))
-
-
-def _made(opened: ExitStack, name: str, above: Pinned, mode: int) -> Pinned:
-    """Make a directory, and pin it. A directory that another process has made meanwhile stays as it is."""
-    try:
-        new_directory(name, mode, above.descriptor)
-    except FileExistsError:
-        pass
-    return _pin(opened, name, above)
 
 
 def _verify_kept(path: str, status: os.stat_result) -> None:

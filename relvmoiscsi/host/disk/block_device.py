@@ -32,8 +32,7 @@ from abc import abstractmethod
 from collections import deque
 from functools import partial
 from itertools import accumulate, chain, count
-from types import TracebackType
-from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import (
     SECTOR,
@@ -101,12 +100,7 @@ class HostDevice(Device, ContextManager["HostDevice"]):
         if writable:
             self._fence = _fence(self.name, os.fstat(descriptor))
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property

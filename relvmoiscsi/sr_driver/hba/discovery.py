@@ -194,10 +194,8 @@ class Discovery:
                     came = others.new_addresses()
                     luns = some_luns(f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came)
                     log.info("%.1f seconds; it has brought %s", time.monotonic() - started, luns)
-                except BaseException:
-                    others.forget(
-                        self.deadline.for_cleanup()
-                    )  # the other LUNs are hidden only until the end of this block
+                except BaseException:  # the other LUNs are hidden only until the end of this block
+                    others.forget(self.deadline.for_cleanup())
                     raise
             others.forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:
