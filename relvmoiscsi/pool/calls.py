@@ -37,8 +37,8 @@ _SHORTER = (
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
 
-#: the fields that `records` and `records_with` filter by, for each class. In xapi's expressions a field has its name of the
-#: database, which joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
+#: the fields that `records` and `records_with` filter by, for each class. A field has the name of the database in
+#: xapi's expressions, which joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
 DATABASE_NAMES = {
     "task": {"name_label": "name__label", "other_config": "other_config"},
     "VBD": {"VM": "VM", "VDI": "VDI"},

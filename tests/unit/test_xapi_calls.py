@@ -48,7 +48,7 @@ def literal(node):
 
 
 def made_by(text):
-    """The calls in a program, and its HTTP paths: by name in a string, by `records`, `records_with`, `add`, and a proxy."""
+    """The calls in a program: by name in a string, by `records(_with)`, by `add`, of a proxy; and HTTP paths."""
     for node in nodes_of(text):
         word = literal(node)
         if word is not None:

@@ -25,10 +25,11 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import checked_export, choice, inventory, ova, run_states, transfer
+from relvmoiscsi.pool.vms import checked_export, choice, inventory, ova, owners, run_states, transfer
 from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory, whose
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Inventory
+from relvmoiscsi.pool.vms.owners import Copy, whose
 from relvmoiscsi.wording import shell_command
 
 #: status of a VM
@@ -104,7 +105,7 @@ def clone(
         # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
         # that `_imported` destroys only VMs of this run.
         found = inventory.read(calls)
-        copy = inventory.copy_of(pool, found, copy.ref)
+        copy = owners.copy_of(pool, found, copy.ref)
         wanted, found = choice.on_networks(calls, found, copy, sources, wanted)
         wanted = wanted._replace(run=f"{wanted.run}-{uuid.uuid4().hex[:12]}")
 
@@ -237,11 +238,11 @@ class _Clone:
                     f"copied, by its mark {records.WAS}"
                 )
             if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
-                owners = " and ".join(repr(found.vms[vm]["name_label"]) for vm in whose(self.pool, found, disk.old))
+                of_vms = " and ".join(repr(found.vms[vm]["name_label"]) for vm in whose(self.pool, found, disk.old))
                 has = "is a disk" if any(map(found.owners_of, by_uuid.get(disk.old, {}))) else "has data"
                 on_disks.append(
                     f"{disk.old} (disk {disk.userdevice} of {self.source.name!r} by the records) "
-                    + (f"{has} of the VM {owners} in this pool" if owners else "is a disk of no VM in this pool")
+                    + (f"{has} of the VM {of_vms} in this pool" if of_vms else "is a disk of no VM in this pool")
                 )
         return Cloned(
             self.source.uuid, self.source.name, status, name, uuid, edited.disks, networks, edited.snapshots,

@@ -32,7 +32,8 @@ from relvmoiscsi.pool.vms import (
     swap_disks,
     vbds,
 )
-from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import NULL, Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import quoted, said, some_of

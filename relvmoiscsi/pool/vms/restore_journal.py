@@ -17,7 +17,7 @@ from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
 from relvmoiscsi.pool.records import WAS, shown_device
-from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
+from relvmoiscsi.pool.vms import lineage, owners, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import (
     ARRIVED,
@@ -139,7 +139,7 @@ def must_be_whole(now: VmNow) -> None:
     copies, devices = dict(now.pool.copies()), {swap.userdevice for swap in journal}
     others = {disk["SR"] for device, disk in now.found.disks_of(now.vm).items() if device not in devices}
     for original in sorted({str(copies[sr]["other_config"][records.ORIGINAL_SR]) for sr in others & set(copies)}):
-        for device in sorted(set(inventory.on_copies(now.pool, now.whole(), original).get(now.vm, ())) - devices):
+        for device in sorted(set(owners.on_copies(now.pool, now.whole(), original).get(now.vm, ())) - devices):
             raise Refused(
                 f"The disk {shown_device(device)} of the VM {name!r} is on a copy, and the journal of the VM does not "
                 "name that disk: nothing says which VDI the VM had there before."
@@ -190,7 +190,7 @@ def verify_origin(now: VmNow, swap: Swap) -> None:
     if known - {swap.home}:
         wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
     elif old is not None and swap.of != swap.old:
-        marked = inventory.earlier_uuids(pool, now.whole()).get(swap.old, {})
+        marked = owners.earlier_uuids(pool, now.whole()).get(swap.old, {})
         if swap.of not in marked:
             wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
         elif marked[swap.of]:
@@ -201,7 +201,7 @@ def verify_origin(now: VmNow, swap: Swap) -> None:
         )
     at_device = {swap.old: (swap.old, swap.of), swap.new: (swap.of,)}.get(now.device(swap.userdevice).vdi, ())
     for uuid in sorted({swap.old, swap.of}.difference(at_device)):
-        others = inventory.strangers(pool, now.whole(), uuid, [vm["uuid"]])
+        others = owners.strangers(pool, now.whole(), uuid, [vm["uuid"]])
         if others:
             names = some_of(list(map(repr, others)))
             raise Refused(

@@ -22,6 +22,7 @@ from relvmoiscsi.pool.vms import (
     checked_export,
     inventory,
     ova,
+    owners,
     records_key,
     restore_journal,
     run_states,
@@ -29,7 +30,8 @@ from relvmoiscsi.pool.vms import (
     vbds,
 )
 from relvmoiscsi.pool.vms.choice import VmSource
-from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.wording import cut, printable, said, shell_command, some_of
 
 #: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
@@ -80,7 +82,7 @@ def left_out(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
             vbds.must_be_allowed(found.vms[ref], checked_export.EXPORT)
         except Refused as blocked:
             left[ref] = blocked
-    for ref, devices in inventory.on_copies(pool, found, str(pool.srs[sr]["uuid"])).items():
+    for ref, devices in owners.on_copies(pool, found, str(pool.srs[sr]["uuid"])).items():
         vm, disks = found.vms[ref], found.disks_of(ref)
         if any(disk["SR"] == sr for disk in disks.values()):
             continue
@@ -417,7 +419,7 @@ def _compared(pool: Pool, found: Inventory, copy: Copy, saved: SavedVms, sources
             uses = [inventory.other_use_of(row) for row in (*rows.values(), new) if row is not None]
             is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
             others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
-            strangers = inventory.strangers(pool, found, vdi, [source.uuid])
+            strangers = owners.strangers(pool, found, vdi, [source.uuid])
             if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {said(vdi)} too"
             elif others:

@@ -17,7 +17,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import inventory, restore, restore_journal, swap_disks, vbds
+from relvmoiscsi.pool.vms import inventory, owners, restore, restore_journal, swap_disks, vbds
 
 BOTH = pytest.mark.parametrize("work", [bring_back, undo], ids=["restore", "undo"])
 
@@ -286,7 +286,7 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
     sr = second_copy(halted) if is_of_second else halted.sr
     with connect(halted.lab.where()) as calls:
         pool, found = records.read(calls), inventory.read(calls)
-        swaps = restore.plan(pool, found, inventory.copy_of(pool, found, sr), halted.web, [], "then")
+        swaps = restore.plan(pool, found, owners.copy_of(pool, found, sr), halted.web, [], "then")
         happens(halted)
         halted.refuses(lambda day: restore.restore(calls, day.web, swaps), said)
 
