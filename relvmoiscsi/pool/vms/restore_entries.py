@@ -16,6 +16,7 @@ from relvmoiscsi.pool.calls import Record
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states
+from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER
 from relvmoiscsi.wording import said
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
@@ -134,7 +135,7 @@ def verify_readable(vm: Record, swap: Swap) -> None:
     except ValueError as error:
         disk = f"the disk {said(swap.userdevice)} of the VM {vm['name_label']!r}"
         raise Refused(f"A restore cannot note {disk} in its journal: {error}.").advising(
-            "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
+            f"{AT_ANOTHER} Or restore the other disks alone, with --disk."
         ) from error
 
 
