@@ -288,7 +288,7 @@ def expression(kind: str, equal: Iterable[Tuple[str, str]], joint: str = "and") 
     A quotation mark ends a value, and the language has no escape for a quotation mark: the rest of the value would be
     more conditions. So such a value raises PoolFailure. Source: xen-api ocaml/database/db_filter_lex.mll.
     """
-    names, conditions = {**DATABASE_NAMES[kind], "ref": "_ref"}, []
+    names, conditions = {**DATABASE_NAMES.get(kind, {}), "ref": "_ref"}, []
     for name, value in equal:
         if '"' in value:
             raise PoolFailure(

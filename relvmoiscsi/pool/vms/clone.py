@@ -383,11 +383,9 @@ class _Clone:
         """Return how a clone differs from the edited records; "" without a difference."""
         calls, copy, srs = self.calls, self.copy, self.pool.srs
         vms = {vm: record, **{ref: calls.call("VM.get_record", ref) for ref in record["snapshots"]}}
-        vbds: Records = {}
-        for each, its in vms.items():
-            vbds.update(calls.records("VBD", VM=each))
-            if its["power_state"] != "Halted" or its["ha_always_run"]:
-                return "the copy is not halted, or HA is on"
+        if any(each["power_state"] != "Halted" or each["ha_always_run"] for each in vms.values()):
+            return "the copy is not halted, or HA is on"
+        vbds = calls.records_with("VBD", VM=vms)
         for vbd in vbds.values():  # each is a disk of the copy, an empty drive, or a drive with an ISO
             home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
             is_iso = home in srs and srs[home]["content_type"] == "iso"
@@ -408,13 +406,12 @@ class _Clone:
         left = [name for cls, made in of_class.items() for name in ova.dangling(cls, made.values())]
         if left:
             return "the copy has invalid references: {}".format(", ".join(left))
-        for disk in edited.disks:  # clones share the disks that their originals share
-            for ref in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
-                with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
-                    drive: Record = calls.call("VBD.get_record", ref)
-                    user = str(drive["VM"])
-                    other: Record = calls.call("VM.get_record", user)
-                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
-                    if drive["type"] == "Disk" and user != vm and not other["is_a_snapshot"] and not is_copy:
-                        return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
+        on = {copy.by_uuid[disk.new]: disk.userdevice for disk in edited.disks}
+        drives = [vbd for vbd in calls.records_with("VBD", VDI=on).values() if vbd["type"] == "Disk"]
+        others = calls.records_with("VM", ref={drive["VM"] for drive in drives} - {vm})
+        for drive in [drive for drive in drives if drive["VM"] in others]:
+            other = others[drive["VM"]]  # clones share the disks that their originals share
+            is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
+            if not other["is_a_snapshot"] and not is_copy:
+                return f"its disk {on[drive['VDI']]} is a disk of the VM {other['name_label']!r} meanwhile"
         return ""

@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 
 from relvmoiscsi.formats import naming, saved_vms
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import find
 from relvmoiscsi.pool.vms.device_numbers import Place, places_of
 from relvmoiscsi.wording import said, shell_command
@@ -289,21 +289,12 @@ def of_vm(calls: Calls, vm: str) -> Inventory:
 
     The time grows with the objects of this VM alone. A VIF on no network is there too, as in an export.
     """
-
-    def those(kind: str, refs: Iterable[str]) -> Records:
-        found: Records = {}
-        for ref in dict.fromkeys(refs):
-            with passing("HANDLE_INVALID"):  # the object was destroyed since, or the field leads nowhere
-                found[ref] = calls.call(f"{kind}.get_record", ref)
-        return found
-
     main: Record = calls.call("VM.get_record", vm)
-    vms = {vm: main, **those("VM", [*main["snapshots"], str(main.get("parent", NULL))])}
-    vbds = {ref: vbd for each in vms for ref, vbd in calls.records("VBD", VM=each).items()}
-    vifs = {ref: vif for each in vms for ref, vif in calls.records("VIF", VM=each).items()}
-    networks = those("network", [vif["network"] for vif in vifs.values()])
-    vdis = [*(vbd["VDI"] for vbd in vbds.values()), *(each["suspend_VDI"] for each in vms.values())]
-    return Inventory(vms, vbds, vifs, networks, those("VDI", vdis))
+    vms = {vm: main, **calls.records_with("VM", ref={*main["snapshots"], str(main.get("parent", NULL))} - {NULL, vm})}
+    vbds, vifs = calls.records_with("VBD", VM=vms), calls.records_with("VIF", VM=vms)
+    networks = calls.records_with("network", ref=[vif["network"] for vif in vifs.values()])
+    used = {*(vbd["VDI"] for vbd in vbds.values()), *(each["suspend_VDI"] for each in vms.values())}
+    return Inventory(vms, vbds, vifs, networks, calls.records_with("VDI", ref=used - {NULL}))
 
 
 def find_vm(found: Inventory, text: str) -> str:
