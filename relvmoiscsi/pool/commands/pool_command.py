@@ -57,17 +57,10 @@ def add_pool(make: Maker) -> None:
         text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
         sub.set_defaults(run=lambda arguments: partial(_tells_how_far, kind(arguments)), command="pool " + name)
-        sub.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
-        )
-        sub.add_argument(
-            "-q",
-            "--quiet",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="print only errors, warnings and questions",
-        )
-        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
+        quiet, unset = "print only errors, warnings and questions", argparse.SUPPRESS
+        sub.add_argument("--json", action="store_true", default=unset, help="print one JSON object and nothing else")
+        sub.add_argument("-q", "--quiet", action="store_true", default=unset, help=quiet)
+        sub.add_argument("-v", "--verbose", action="count", default=unset, help="print more on stderr")
         log = "append what is done, and how it ends, to FILE, an event a line"
         sub.add_argument("--log", metavar="FILE", type=file_name, help=log)
         takes_connection(sub)

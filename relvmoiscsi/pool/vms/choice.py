@@ -98,7 +98,11 @@ def choose(
     refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(pool, found, copy)
     if everything:
         ours = {ref for ref, vm in found.copies_on(copy.uuid) if inventory.is_clone(vm)}
-        there = [ref for ref in inventory.in_order(found.named_vms()) if ref in swaps or _has_any(found, copy, ref)]
+        there = [
+            ref
+            for ref in inventory.in_order(found.named_vms())
+            if ref in swaps or any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(ref).values())
+        ]
         refs += [ref for ref in there if ref not in ours]
     if not refs:
         raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.").advising(
@@ -131,10 +135,6 @@ def _restored(pool: Pool, found: Inventory, copy: Copy) -> Dict[str, Dict[str, s
     there = owners.on_copies(pool, found, copy.original).items()
     ours = {ref: {at: old for at, old in disks.items() if copy.new_of(old) is not None} for ref, disks in there}
     return {ref: disks for ref, disks in ours.items() if disks}
-
-
-def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
-    return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
 
 
 def _problem(

@@ -258,7 +258,8 @@ def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
         vdi = None if vbd.truth("empty") else vdis.get(vbd.text("VDI"))
         home = srs.get(vdi.text("SR")) if vdi is not None else None
         has_iso = _is_iso(home, edit)
-        if vdi is not None and not (has_iso or _is_physical(home)):
+        is_physical = home is not None and home.text("type") == _PHYSICAL
+        if vdi is not None and not (has_iso or is_physical):
             of_disk = f"{said(vdi.text('name_label'))} ({said(vdi.text('uuid'))})"
             if vbd.text("mode").upper() == _FOR_READING:
                 notes.append(f"its drive {shown_device(device)} is empty: the pool has no such SR with ISOs")
@@ -352,10 +353,6 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
 
 def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
-
-
-def _is_physical(sr: Optional[Thing]) -> bool:
-    return sr is not None and sr.text("type") == _PHYSICAL
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[str, str]]:
