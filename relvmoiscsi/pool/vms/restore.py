@@ -261,8 +261,7 @@ def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
             raise Refused(
                 f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
             ).advising("Repeat the command.")
-        now.must_be_free(swap.new, device.vbd if device.vdi == swap.new else "")
-        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.new)
+        now.must_take(swap, swap.new)
         old, sharers = now.find(swap.old), now.others_with(swap.old)
         if old is not None and sharers and now.found.vdis[old]["sharable"]:  # a disk of a cluster of VMs
             raise Refused(
@@ -402,8 +401,7 @@ def _verify_back(now: VmNow) -> bool:
         if not restore_journal.is_home(now, swap):
             restore_journal.verify_not_between(now, swap)
             vbds.must_have(record, device, (swap.old, swap.new, ""))
-        now.must_be_free(swap.old, device.vbd if device.vdi == swap.old else "")
-        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.old)
+        now.must_take(swap, swap.old)
         is_swapped = is_swapped or device.vdi != swap.old
     return is_swapped
 

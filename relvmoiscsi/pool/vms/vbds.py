@@ -4,8 +4,8 @@
 Read again before each step: other clients change VMs. What can they change, and what must see it?
 
     the lock, the power state, blocked_operations       each step, from the record of the VM
-    the drives of the VM                                each step: `must_have`, `must_be_makeable`
-    a VDI that a step gives to the VM, and its users    each step: `must_be_free`
+    the drives of the VM                                each step: `must_have`, `must_take`
+    a VDI that a step gives to the VM, and its users    each step: `must_take`, `must_be_free`
     the journal                                         each look at all disks
     whose data a VDI has                                each look at all disks, if the VM does not have the disk itself
 
@@ -101,13 +101,15 @@ class VmNow:
                 f"The VDI {vdi} is in a CD drive of {tenants} too, and xapi may move it for the VM of that drive."
             ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
 
-    def must_be_makeable(self, number: str, mode: str, vdi: str) -> None:
-        """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, after VBD.destroy.
+    def must_take(self, swap: Swap, vdi: str) -> None:
+        """Raises the errors of `must_be_free`; Refused where xapi would not make this VDI (a UUID) the disk of a swap.
 
         A vm-admin may give each VBD any name of a device, and set VDI.read_only. A drive that was plugged keeps its
         place in VBD.device. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
         """
-        name, places, own = self.record["name_label"], places_of(number), self.device(number).vbd
+        number, device = swap.userdevice, self.device(swap.userdevice)
+        self.must_be_free(vdi, device.vbd if device.vdi == vdi else "")
+        name, places, own = self.record["name_label"], places_of(number), device.vbd
         if not places:
             raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(AT_ANOTHER)
         others = self.found.vbds_by_place(self.vm)
@@ -128,7 +130,7 @@ class VmNow:
                 f"takes this drive and the disk {number} for one device, and would not attach the disk again."
             ).advising(f"{way} Repeat the command after that.")
         ref_of_vdi = self.find(vdi)
-        if mode == "RW" and ref_of_vdi is not None and self.found.vdis[ref_of_vdi]["read_only"]:
+        if swap.vbd["mode"] == "RW" and ref_of_vdi is not None and self.found.vdis[ref_of_vdi]["read_only"]:
             raise Refused(
                 f"The VDI {vdi} is for reading alone, and xapi would not attach it as the disk {number} of the VM "
                 f"{name!r}."
