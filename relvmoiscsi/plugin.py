@@ -59,6 +59,7 @@ from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import names_in
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child, run_parallel
@@ -113,8 +114,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]], deadlin
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    directory = host.at("sys/block")
-    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
+    for name in names_in(host.at("sys/block")):  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
             found.setdefault(scsi_id, host.node(name))

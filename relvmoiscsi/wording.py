@@ -104,6 +104,11 @@ def some_of(names: Sequence[str], most: int = 5) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
+def some_luns(luns: Iterable[object]) -> str:
+    """Return LUNs, or what leads to them, for a sentence; "none" for none. An array may show thousands."""
+    return some_of(list(map(str, luns)), most=20) or "none"
+
+
 def first_of(sentences: Sequence[str]) -> List[str]:
     """Return sentences for the log: some, and the number of the others. A hostile LUN gives any number of sentences."""
     rest = len(sentences) - _MOST_LOGGED

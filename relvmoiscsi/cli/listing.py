@@ -3,7 +3,7 @@
 
 import sys
 from functools import partial
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine
 from relvmoiscsi.cli.output import Answer, say, width
@@ -13,41 +13,10 @@ from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Silent
 from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
-from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, some_of, table, utc_time
+from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, some_luns, table, utc_time
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
 TARGET_SECONDS = 600.0  #: for the work on all LUNs of a list: a target may list 65536 LUNs, and answer slowly
-_MOST_NAMED = 20  #: LUNs that a note names
-
-
-class Listed(NamedTuple):
-    """A LUN and its content."""
-
-    info: LunInfo
-    state: Optional[str] = None  #: the engine's state; None where the LUN was not read
-    sr_uuid: Optional[str] = None
-    sr_name_label: Optional[str] = None
-    vdi_count: Optional[int] = None
-    changed_at: Optional[str] = None  #: when LVM last changed the SR, as `utc_time` gives it
-    problem: Optional[str] = None  #: why `state` or the SR is missing
-
-    def facts(self) -> Dict[str, Any]:
-        """Return the values for --json."""
-        info = self.info
-        return {
-            "number": info.number,
-            "scsi_id": info.scsi_id,
-            "vendor": info.vendor or None,
-            "model": info.model or None,
-            "serial": info.serial or None,
-            "size_bytes": info.size_bytes or None,
-            "state": self.state,
-            "sr": self.sr_uuid,
-            "sr_name_label": self.sr_name_label,
-            "vdi_count": self.vdi_count,
-            "changed_at": self.changed_at,
-            "problem": self.problem,
-        }
 
 
 def listed(text: str, named: LunSource) -> Optional[Answer]:
@@ -80,26 +49,38 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
     deadline = Deadline(TARGET_SECONDS)
     deadline.of_what = "for the LUNs of a target"
 
-    def read(info: LunInfo) -> Listed:
-        """Read the content of a LUN. An unreadable LUN is listed with the reason."""
+    def read(info: LunInfo) -> Dict[str, Any]:
+        """Return the facts on a LUN and its content. An unreadable LUN is listed with the reason."""
+        facts = {
+            "number": info.number,
+            "scsi_id": info.scsi_id,
+            "vendor": info.vendor or None,
+            "model": info.model or None,
+            "serial": info.serial or None,
+            "size_bytes": info.size_bytes or None,
+            **dict.fromkeys(("state", "sr", "sr_name_label", "vdi_count", "changed_at")),
+            "problem": info.problem or None,
+        }
         if info.problem:
-            return Listed(info, problem=info.problem)
+            return facts
         try:
             deadline.check("this LUN was read")
             one = source.lun(info, deadline.part(LIST_SECONDS))
             with failing_alone(f"{text}/{info.number}"), one.opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
-            return Listed(info, problem=problem.told)
-        lun, reason = found.lun, found.problem.told if found.problem is not None else None
-        if lun is None:
-            return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
-        label = lun.mgt.name_label if lun.mgt else ""
-        return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), utc_time(lun.vg.changed), reason)
+            return {**facts, "problem": problem.told}
+        facts.update(state=found.state, problem=found.problem.told if found.problem is not None else None)
+        if found.lun is not None:
+            mgt, vdis = found.lun.mgt, len(found.lun.disks())
+            facts.update(sr=found.lun.sr_uuid, sr_name_label=mgt.name_label if mgt else "", vdi_count=vdis)
+            facts["changed_at"] = utc_time(found.lun.vg.changed)  # when LVM last changed the SR
+        elif found.run:
+            facts["sr"] = found.run.ids.sr
+        return facts
 
     luns = each_at_once([partial(read, info) for info in infos])
-    facts = {"device": text, "iqn": url.iqn, "target_luns": [lun.facts() for lun in luns]}
-    return Answer(facts, "\n".join(_lun_lines(text, luns)))
+    return Answer({"device": text, "iqn": url.iqn, "target_luns": luns}, "\n".join(_lun_lines(text, luns)))
 
 
 def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
@@ -110,39 +91,37 @@ def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) 
             by_id.setdefault(info.scsi_id, []).append(info.number)
     for scsi_id, numbers in by_id.items():
         if len(numbers) > 1 and number in (None, *numbers):
-            named = some_of(list(map(str, numbers)), _MOST_NAMED)
+            named = some_luns(numbers)
             say(
                 f"note: the LUNs {named} have one SCSIid, {printable(scsi_id)}: it does not identify the clone. The "
                 "command writes to none of them by a URL."
             )
 
 
-def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
+def _lun_lines(text: str, luns: Sequence[Dict[str, Any]]) -> List[str]:
     if not luns:
         return [f"{text}: the target shows no LUN to this machine. Map one to its initiator name at the array."]
     rows = [["LUN", "SCSIid", "size", "device", "state", "changed", "SR"]]
     for lun in luns:
-        info = lun.info
-        label = f" {lun.sr_name_label!r}" if lun.sr_name_label else ""
-        size = human_size(info.size_bytes) if info.size_bytes else "-"
-        name = " ".join(filter(None, [info.vendor, info.model]))
+        label = f" {lun['sr_name_label']!r}" if lun["sr_name_label"] else ""
+        size = human_size(lun["size_bytes"]) if lun["size_bytes"] else "-"
+        name = " ".join(filter(None, [lun["vendor"], lun["model"]]))
         name = repr(name) if name else "-"
-        sr = f"{lun.sr_uuid}{label}" if lun.sr_uuid else "-"
-        changed = shown_time(lun.changed_at) if lun.changed_at else "-"
-        rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", changed, sr])
-    told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]
-    problems = [f"LUN {lun.info.number}: {lun.problem}" for lun in told]
+        sr = f"{lun['sr']}{label}" if lun["sr"] else "-"
+        changed = shown_time(lun["changed_at"]) if lun["changed_at"] else "-"
+        rows.append([str(lun["number"]), lun["scsi_id"] or "-", size, name, lun["state"] or "not read", changed, sr])
+    told = [lun for lun in luns if lun["problem"] and lun["state"] in (None, engine.DAMAGED)]
+    problems = [f"LUN {lun['number']}: {lun['problem']}" for lun in told]
     by_sr: Dict[str, List[int]] = {}
     for lun in luns:
-        if lun.sr_uuid:
-            by_sr.setdefault(lun.sr_uuid, []).append(lun.info.number)
+        if lun["sr"]:
+            by_sr.setdefault(lun["sr"], []).append(lun["number"])
     notes = [
-        f"note: the LUNs {some_of(list(map(str, sorted(numbers))), _MOST_NAMED)} hold one SR, {sr}: an original and "
-        "its copies, or copies alone."
+        f"note: the LUNs {some_luns(sorted(numbers))} hold one SR, {sr}: an original and its copies, or copies alone."
         for sr, numbers in by_sr.items()
         if len(numbers) > 1
     ]
-    notes += [f"note: changed is {CHANGED_MEANS}."] if any(lun.changed_at for lun in luns) else []
+    notes += [f"note: changed is {CHANGED_MEANS}."] if any(lun["changed_at"] for lun in luns) else []
     return [f"{text}: LUNs behind the target", *_indented(rows), *map(printable, problems + notes)]
 
 

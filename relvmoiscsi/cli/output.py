@@ -15,7 +15,6 @@ import re
 import sys
 import time
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,7 +25,6 @@ from typing import (
     Optional,
     Sequence,
     TextIO,
-    Type,
     Union,
 )
 
@@ -91,6 +89,17 @@ class Answer(NamedTuple):
 Command = Callable[["Namespace"], Callable[[], Answer]]
 #: called with the function that makes a command, and the text of its --help after the first line; returns the parser
 Maker = Callable[[Command, str], "ArgumentParser"]
+
+
+def takes_output_options(parser: "ArgumentParser", **more: Any) -> None:
+    """Add the options of all commands. `more` is the default of a command of a group, whose group has the options."""
+    what = "print one JSON object and nothing else on stdout"
+    parser.add_argument("--json", action="store_true", help=what, **more)
+    what = "print only errors, warnings and questions"
+    parser.add_argument("-q", "--quiet", action="store_true", help=what, **more)
+    what = "print more on stderr; twice: every command and its output"
+    more = {"default": 0, **more}
+    parser.add_argument("-v", "--verbose", action="count", help=what, **more)
 
 
 # --- lines
@@ -369,12 +378,7 @@ class Bar:
     def __enter__(self) -> "Bar":
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._end_line()
 
     def __call__(self, done: int, total: int) -> None:

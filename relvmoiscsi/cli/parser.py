@@ -17,6 +17,7 @@ from relvmoiscsi.cli.output import (
     fitted,
     painted,
     print_result,
+    takes_output_options,
     width,
     wrapped,
 )
@@ -263,15 +264,7 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
     def command(run: Command, more: str) -> argparse.ArgumentParser:
         sub.description = what + more
         sub.set_defaults(run=run, command=name)
-        sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-        sub.add_argument("-q", "--quiet", action="store_true", help="print only errors, warnings and questions")
-        sub.add_argument(
-            "-v",
-            "--verbose",
-            action="count",
-            default=0,
-            help="print more on stderr; twice: every command and its output",
-        )
+        takes_output_options(sub)
         return sub
 
     def not_installed(_arguments: argparse.Namespace) -> NoReturn:

@@ -189,12 +189,8 @@ class CheckCommand(DeviceCommand):
             text = report.contradictions_text(name, found)
             return self.told(found.contradictions[0], facts, text, TAKE_COPY)
         notes = ["note: " + sentence for sentence in facts["notes"]]
-        if found.unproven is not None:
-            more, step = self._step_of_clean(lun, found.lun)
-            text = f"{name}: every structure checks; state {found.state}."
-            return self.told(found.unproven, facts, "\n".join([text, *notes, *more]), step)
         mgt = found.lun.settled().mgt if found.lun is not None else None
-        if mgt is not None and mgt.broken:
+        if found.unproven is None and mgt is not None and mgt.broken:
             count = counted(len(mgt.broken), "MGT record")
             lines = [
                 f"{name}: the storage manager cannot read {count}; every other structure checks; state {found.state}.",
@@ -203,20 +199,21 @@ class CheckCommand(DeviceCommand):
             ]
             unread = FormatError(f"{name}: the storage manager cannot read {count}.")
             return self.told(unread, facts, "\n".join([*lines, *notes]), engine.CHECK_ORIGINAL)
-        text = f"{name}: every structure checks; state {found.state}."
-        if found.state != engine.CLEAN:
-            return Answer(facts, "\n".join([text, *notes])).leading(self.next_step(found.state, lun, found.run))
+        notes = [f"{name}: every structure checks; state {found.state}.", *notes]
+        if found.unproven is None and found.state != engine.CLEAN:
+            return Answer(facts, "\n".join(notes)).leading(self.next_step(found.state, lun, found.run))
         more, step = self._step_of_clean(lun, found.lun)
-        return Answer(facts, "\n".join([text, *notes, *more])).leading(step)
+        if found.unproven is not None:
+            return self.told(found.unproven, facts, "\n".join([*notes, *more]), step)
+        return Answer(facts, "\n".join([*notes, *more])).leading(step)
 
     def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
         """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""
         step = self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
         pool = lun.guard.ask([content.sr_uuid] if content else [])
-        if lun.device.objection is not None:
-            return ["note: " + lun.device.objection.told, NOTE_FIRST], step
-        if pool.objection is not None:
-            return ["note: " + printable(pool.objection.told), NOTE_FIRST], step
+        objection = lun.device.objection or pool.objection
+        if objection is not None:
+            return ["note: " + printable(objection.told), NOTE_FIRST], step
         return ["note: " + pool.sentence] if lun.is_nameless else [], step
 
     def _compare(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Dict, Iterator, List, NoReturn
 
-from relvmoiscsi.cli.output import Answer, Command, Maker, waiting
+from relvmoiscsi.cli.output import Answer, Command, Maker, takes_output_options, waiting
 from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.direct_config import (
     check_name,
@@ -86,17 +86,7 @@ def add_direct(make: Maker) -> None:
             **listed,
         )
         sub.set_defaults(run=run, command="direct " + name)
-        sub.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
-        )
-        sub.add_argument(
-            "-q",
-            "--quiet",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="print only errors, warnings and questions",
-        )
-        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
+        takes_output_options(sub, default=argparse.SUPPRESS)
         return sub
 
     adding = command(

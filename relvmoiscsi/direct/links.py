@@ -19,7 +19,6 @@ Each disk and map of a direct LUN, linked or not, is kept from the programs of t
 import logging
 import os
 import re
-from glob import escape, glob
 from typing import Callable, Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
@@ -28,8 +27,8 @@ from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
-from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
-from relvmoiscsi.host.files import attribute, lines_of
+from relvmoiscsi.host.disk.scsi_id import PARTITION_MAP, scsi_id_at, scsi_id_of_disk
+from relvmoiscsi.host.files import attribute, lines_of, names_in
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
@@ -49,8 +48,6 @@ _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
 _SESSION = re.compile(r"/(session\d+)/")
-#: UUID of the map that kpartx makes of a partition of a multipath map, with the SCSIid
-_PARTITION = re.compile("part[0-9]+-mpath-(.+)")
 
 
 #: Reads the owner of the LUN from a device such as `/dev/sdc`. Raises DeviceError.
@@ -194,8 +191,7 @@ def link_name(kernel_name: str, host: Host = THIS_HOST) -> Optional[str]:
     None if the LUN is not direct. The udev rule calls this. If the links of other devices of the LUN must change, make
     an event for each of these devices.
     """
-    of_partition = _PARTITION.fullmatch(attribute(host.at("sys/block", kernel_name, "dm/uuid")))
-    scsi_id = of_partition.group(1) if of_partition else scsi_id_of_disk(kernel_name, host)
+    scsi_id = _lun_of_partition(kernel_name, host) or scsi_id_of_disk(kernel_name, host)
     name = next((name for name, one in luns_of(host).items() if one == scsi_id), None)
     if scsi_id is None or name is None:
         return None
@@ -230,11 +226,15 @@ def every_device_of(scsi_ids: Collection[str], host: Host = THIS_HOST) -> Dict[s
 
 def partitions_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the paths below /sys/block of the partitions that a guest has written, for `every_device_of`."""
-    directory = escape(host.at("sys/block", kernel_name))
-    partitions = sorted(glob(os.path.join(directory, kernel_name + "*")))
-    holders_of = sorted(os.path.basename(path) for path in glob(os.path.join(directory, "holders/*")))
-    maps = [each for each in holders_of if _PARTITION.fullmatch(attribute(host.at("sys/block", each, "dm/uuid")))]
-    return [os.path.join(kernel_name, os.path.basename(path)) for path in partitions] + maps
+    directory = host.at("sys/block", kernel_name)
+    maps = [each for each in names_in(os.path.join(directory, "holders")) if _lun_of_partition(each, host)]
+    return [os.path.join(kernel_name, each) for each in names_in(directory, kernel_name + "*")] + maps
+
+
+def _lun_of_partition(kernel_name: str, host: Host) -> Optional[str]:
+    """Return the SCSIid of the LUN of a map that is a partition of a multipath map."""
+    found = PARTITION_MAP.match(attribute(host.at("sys/block", kernel_name, "dm/uuid")))
+    return found.group(1) if found else None
 
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:

@@ -23,7 +23,8 @@ from relvmoiscsi.direct.links import every_device_of
 from relvmoiscsi.errors import Place, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm import text_format
 from relvmoiscsi.host.disk import udev
-from relvmoiscsi.host.files import attribute, content_of, lines_in, remedy
+from relvmoiscsi.host.disk.lvm_memory import entries_in
+from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -87,16 +88,15 @@ class _Settings(NamedTuple):
 
     directory: str
     lists: Sequence[Sequence[str]]  #: the patterns of `filter` and of `global_filter`
-    devices_file: Optional[List[str]]  #: its lines; None where LVM uses no such file
+    devices_file: Optional[List[Dict[str, str]]]  #: its entries; None where LVM uses no such file
 
     def uses(self, scsi_id: str, names: Names) -> List[str]:
         """Return the devices of the LUN that LVM uses. Raises Refused for a pattern that cannot be read."""
         if self.devices_file is None:
             return [words for words, paths in names.items() if not any(_rejects(each, paths) for each in self.lists)]
-        # IDTYPE=sys_wwid IDNAME=naa.6001405... DEVNAME=/dev/sdb PVID=...; a SCSIid is a digit and the rest of the wwid
-        text = "\n".join(line + " " for line in self.devices_file if not line.startswith("#"))
-        is_listed = scsi_id[1:] in text
-        return [words for words, paths in names.items() if is_listed or any(f"={path} " in text for path in paths)]
+        values = {value for entry in self.devices_file for value in entry.values()}
+        is_listed = any(scsi_id[1:] in value for value in values)  # a SCSIid is a digit and the rest of the wwid
+        return [words for words, paths in names.items() if is_listed or not values.isdisjoint(paths)]
 
     def problem(self, used: Sequence[str], names: Sequence[str]) -> Refused:
         """Return what to tell of used devices. `names` are all names of direct LUNs, which no pattern may accept."""
@@ -128,14 +128,13 @@ def _settings_of(directory: str, host: Host) -> _Settings:
     text = host.runner(words, timeout=_SECONDS)
     devices = text_format.parse(text, Place("the settings of LVM", 0)).section("devices")
     lists = [devices.strings("filter"), devices.strings("global_filter")]
-    path, content = "", None
-    if "use_devicesfile" in devices.assignments and devices.single("use_devicesfile").values[0] == 1:
-        path = os.path.join(directory, "devices", devices.string("devicesfile"))
+    is_on = "use_devicesfile" in devices.assignments and devices.single("use_devicesfile").values[0] == 1
+    name = devices.string("devicesfile") if is_on else ""
+    path = os.path.join(directory, "devices", name)
     try:
-        content = content_of(path) if os.path.basename(path) else None
+        return _Settings(directory, lists, entries_in(path) if name else None)
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}.").advising(remedy(error, path)) from error
-    return _Settings(directory, lists, None if content is None else lines_in(content.decode("utf-8", "replace")))
 
 
 def _rejects(patterns: Sequence[str], names: Sequence[str]) -> bool:

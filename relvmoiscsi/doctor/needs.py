@@ -170,7 +170,7 @@ def examine_stale_resources(host: Host) -> Finding:
     """Look for LUNs that a call has scanned and left, and for disks that are still hidden; no call works on these."""
     try:
         scanned, disks = cleanup_journal.unattended(host), hiding.stale_hidden(host)
-    except (OSError, NotFound) as error:
+    except (OSError, NotFound, Refused) as error:
         return unknown("left-overs", f"Leftovers of killed calls cannot be listed: {error}", AS_ROOT)
     if scanned:
         sentence = (

@@ -7,7 +7,6 @@ A member forwards its calls to the master, so the answers are the same on every 
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from glob import escape, glob
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from relvmoiscsi import __version__
@@ -17,6 +16,7 @@ from relvmoiscsi.doctor.driver import PHRASE
 from relvmoiscsi.doctor.finding import Finding, ok, problem, unknown, warning
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
+from relvmoiscsi.host.files import names_in
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
@@ -219,7 +219,7 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
 
 def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
-    disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.at("sys")), "block/*")))]
+    disks = names_in(here.at("sys/block"))
     found = []
     for disk in [each for each in disks if not each.startswith("dm-")]:
         for sr_uuid in srs_of(holders.stacked(disk, here)):

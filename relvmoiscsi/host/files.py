@@ -8,14 +8,15 @@ text. So these files are read here, as bytes: `lines_of` and `words_in` separate
 
 The caller of a command sets how many files the command can open, also for root by sudo. At that limit, a reader that
 takes any error for an absent file, as Python's `glob` does, finds no disks of a LUN, and no users of a disk. So
-`reserve` raises the limit before anything is read. `refuse_if_short` is for what remains: a host without memory, or a
-limit of the whole host, which binds ordinary users.
+`names_in` and `matching` list directories, and raise the error. `reserve` raises the limit before anything is read.
+`refuse_if_short` is for what remains: a host without memory, or a limit of the whole host, which binds ordinary users.
 
 xapi, cron and people start this product under any umask. Each directory and each file of the product is made here, with
 the mode that the caller names.
 """
 
 import errno
+import fnmatch
 import os
 import resource
 import stat
@@ -32,6 +33,8 @@ _MOST_BYTES = 1 << 20  #: of a text; each user can have millions of locks, and s
 MOST_OPEN = 512
 LEAST_OPEN = 64  #: enough for a command without children, and for a search that keeps fewer files open
 _ENOUGH = 1024  #: the limit to advise
+#: of a directory: ESRCH of a process that has ended, ENODEV of a device that has gone
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV)
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
@@ -90,6 +93,29 @@ def text_of(path: str) -> str:
     except OSError as error:
         refuse_if_short(error)
         return ""
+
+
+def names_in(directory: str, pattern: str = "*") -> List[str]:
+    """Return the sorted names in a directory that match; [] if the directory is absent. Raises Refused."""
+    try:
+        return sorted(fnmatch.filter(os.listdir(directory), pattern))
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return []
+        refuse_if_short(error)
+        problem = f"{directory} cannot be listed: {error.strerror}."
+        raise Refused(problem).advising(remedy(error, directory)) from error
+
+
+def matching(directory: str, pattern: str) -> List[str]:
+    """Return the sorted paths below a directory that match a pattern such as "sd*/*/partition". Raises Refused."""
+    found = [directory]
+    for part in pattern.split(os.sep):
+        if "*" in part:
+            found = [os.path.join(above, name) for above in found for name in names_in(above, part)]
+        else:
+            found = [path for path in (os.path.join(above, part) for above in found) if os.path.lexists(path)]
+    return found
 
 
 def attribute(*path: str) -> str:

@@ -15,14 +15,13 @@ import logging
 import os
 import re
 from functools import partial
-from glob import escape, glob
 from typing import List, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.files import attribute
+from relvmoiscsi.host.files import attribute, matching
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import quoted, shell_command
@@ -45,7 +44,7 @@ def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host 
     before = udev.disks_of(scsi_id, host)
     lacking = []
     for session in sessions_to(iqn, host):
-        luns = glob(os.path.join(escape(session), "target*", "[0-9]*:*"))
+        luns = matching(session, "target*/[0-9]*:*")
         shown = {scsi.scsi_id_of_address(os.path.basename(path), host) for path in luns}
         state = attribute(host.at("sys/class/iscsi_session", os.path.basename(session), "state"))
         if state == _LOGGED_IN and scsi_id not in shown:
@@ -106,7 +105,7 @@ def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[str]:
 
     A session that vanishes during the read is left out.
     """
-    paths = sorted(glob(os.path.join(escape(host.at("sys")), "class/iscsi_session/session*")))
+    paths = matching(host.at("sys/class/iscsi_session"), "session*")
     found = [os.path.realpath(os.path.join(path, "device")) for path in paths if attribute(path, "targetname") == iqn]
     return [directory for directory in found if _SESSION.search(directory)]
 
@@ -114,7 +113,7 @@ def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[str]:
 def _add(session: str, scsi_id: str, number: int, host: Host) -> str:
     # A card has all its sessions at one SCSI host.
     scsi_host = os.path.basename(os.path.dirname(session))
-    places = [_TARGET.search(path) for path in sorted(glob(os.path.join(escape(session), "target*")))]
+    places = [_TARGET.search(path) for path in matching(session, "target*")]
     channel, target = next((place.groups() for place in places if place), ("0", "0"))
     if not any(places) and _driver(session, host) not in (_TCP, *_RDMA):
         raise Refused("the card does not tell which of its targets the session has.")

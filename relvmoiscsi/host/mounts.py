@@ -8,7 +8,7 @@ here returns None for a file on another mount.
 
 import os
 import re
-from typing import Callable, Container, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Callable, Container, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import refuse_if_short, words_in
@@ -53,11 +53,14 @@ class Mount(NamedTuple):
         """Return whether a stat of a file of this mount cannot hang."""
         return self.kind in _LOCAL
 
-    @property
-    def is_of_another_user(self) -> bool:
-        """Return whether a program of a user other than root and this one answers for the files (FUSE)."""
-        users = re.findall("(?:^|,)user_id=([0-9]+)(?=,|$)", self.options)
-        return self.kind.partition(".")[0] in _FUSE and (not users or not {"0", str(os.geteuid())}.issuperset(users))
+    def is_of_others(self, users: Sequence[int]) -> bool:
+        """Return whether a program of a user other than these answers for the files (FUSE).
+
+        The kernel tells a user's number of the user namespace where the mount was made. In another user namespace, the
+        number may be that of this process, and the user another.
+        """
+        found = re.findall("(?:^|,)user_id=([0-9]+)(?=,|$)", self.options)
+        return self.kind.partition(".")[0] in _FUSE and (not found or not set(map(str, users)).issuperset(found))
 
 
 #: called with a mount that a process shows

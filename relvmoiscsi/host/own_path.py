@@ -165,7 +165,11 @@ def _walked(opened: ExitStack, path: str, make: Optional[int]) -> Pinned:
         except FileNotFoundError:
             if make is None:
                 raise
-            entry = _made(opened, name, way[-1], make)
+            try:
+                new_directory(name, make, way[-1].descriptor)
+            except FileExistsError:  # another process has made it meanwhile, and it stays as it is
+                pass
+            entry = _pin(opened, name, way[-1])
         _verify_kept(entry.path, entry.status)
         if not stat.S_ISLNK(entry.status.st_mode):
             way.append(entry)
@@ -296,22 +300,13 @@ def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None, as_direct
         mount = mount_with(number)
         if mount is None:
             raise NotOwn(f"the file system at {path} was unmounted, or lies outside of this chroot")
-        if mount.is_of_another_user:
+        if mount.is_of_others([0, os.geteuid()] if _has_number_of_each_user() else [0]):
             raise NotOwn(f"the file system at {path}, of type {mount.kind}, is mounted by another user")
         kind = mount.kind
     if kind == "autofs" and not as_directory:
         with suppress(NotADirectoryError):  # a link
             return _pin(opened, name, above, os.O_DIRECTORY)
     return Pinned(path, descriptor, number, kind, os.fstat(descriptor))
-
-
-def _made(opened: ExitStack, name: str, above: Pinned, mode: int) -> Pinned:
-    """Make a directory, and pin it. A directory that another process has made meanwhile stays as it is."""
-    try:
-        new_directory(name, mode, above.descriptor)
-    except FileExistsError:
-        pass
-    return _pin(opened, name, above)
 
 
 def _verify_kept(path: str, status: os.stat_result) -> None:
@@ -338,10 +333,15 @@ def _is_several(user: int) -> bool:
     The kernel shows all of them as one. After `unshare --map-root-user`, root is one of them. After `unshare --user`
     alone, this process itself is one of them, so that each file would be its own.
     """
-    text = content_of("/proc/self/uid_map")  # first, outside, count
-    if text is None or str(user) != (attribute("/proc/sys/kernel/overflowuid") or _OVERFLOW_USER):
-        return False
-    return sum(int(words_in(line)[2]) for line in lines_in(text.decode("ascii"))) < _ALL_USERS
+    is_overflow = str(user) == (attribute("/proc/sys/kernel/overflowuid") or _OVERFLOW_USER)
+    return is_overflow and not _has_number_of_each_user()
+
+
+def _has_number_of_each_user() -> bool:
+    """Return whether each user has a number in the user namespace of this process, as in that of the host."""
+    text = content_of("/proc/self/uid_map")  # first, outside, count; no file: a kernel without user namespaces
+    lines = lines_in(text.decode("ascii")) if text is not None else []
+    return text is None or sum(int(words_in(line)[2]) for line in lines) >= _ALL_USERS
 
 
 def is_this_user(user: int) -> bool:

@@ -3,6 +3,7 @@
 
 import errno
 import ipaddress
+import os
 import select
 import socket
 import threading
@@ -25,7 +26,7 @@ _REASONS = {  #: sentences and what to do
         "Check the port, and whether the target runs; a portal for iSER alone takes no TCP connection.",
     ),
     **dict.fromkeys(
-        (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN),
+        (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EAFNOSUPPORT),
         (
             "This host has no route to the portal {portal}: {name}.",
             "Check its storage network; a host that reaches the target through an iSCSI card uses type=relvmohba.",
@@ -73,32 +74,37 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
     for family, address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
         deadline.check(f"{portal} was tried")
         seconds = deadline.within(CONNECT_SECONDS)
-        candidate = Portal(str(address[0]), portal.port)
-        connection = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _leave_by(connection, interface)
-            number = connection.connect_ex(address)
-            if number == errno.EINPROGRESS:
-                poll = select.poll()
-                poll.register(connection, select.POLLOUT)
-                is_over = poll.poll(int(seconds * 1000))
-                number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if is_over else errno.ETIMEDOUT
+            return _connected(family, address, interface, seconds)
         except OSError as error:
-            connection.close()
             number = error.errno or errno.EIO
-        except BaseException:
-            connection.close()
-            raise
-        if not number:
-            return connection
-        connection.close()
         (reason, advice), name = _REASONS.get(number, _OTHER_REASON), errno.errorcode.get(number, str(number))
+        candidate = Portal(str(address[0]), portal.port)
         failures[reason.format(portal=candidate, seconds=seconds, name=name)] = advice
         is_reset = number == errno.ECONNRESET  # the target is there, and may accept the next connection
     lost = (Lost if is_reset else Unreachable)(" ".join(failures))
     raise lost.advising(" ".join(dict.fromkeys(failures.values())))
+
+
+def _connected(family: int, address: Tuple[Any, ...], interface: str, seconds: float) -> socket.socket:
+    """Return a non-blocking connection to one address. Raises Refused, and OSError: a kernel may lack the family."""
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _leave_by(connection, interface)
+        number = connection.connect_ex(address)
+        if number == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(connection, select.POLLOUT)
+            is_over = poll.poll(int(seconds * 1000))
+            number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if is_over else errno.ETIMEDOUT
+        if number:
+            raise OSError(number, os.strerror(number))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _leave_by(connection: socket.socket, interface: str) -> None:

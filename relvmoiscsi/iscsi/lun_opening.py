@@ -15,12 +15,11 @@ from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunI
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.scsi import Verdict
-from relvmoiscsi.wording import some_of
+from relvmoiscsi.wording import some_luns
 
 log = logging.getLogger(__name__)
 
 _SLOW_COPY_BYTES = 64 * 1024 * 1024  #: Python computes the digests of that much data in 15 seconds
-_MOST_NAMED = 20  #: LUNs that an error names
 _SESSIONS = 5  #: sessions that may be lost in a row before the LUN is known
 _TELLING_TRIES = 5  #: a busy LUN may take a second for each try; an idle LUN answers immediately
 
@@ -154,13 +153,13 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
         if isinstance(lun, str):
             others = {one.scsi_id or f"LUN {one.number} without a SCSIid" for one in disks}
         raise NotFound(
-            f"No LUN {lun} is behind {iqn}; there are {some_of(sorted(others), _MOST_NAMED) or 'none'}.",
+            f"No LUN {lun} is behind {iqn}; there are {some_luns(sorted(others))}.",
             "ISCSIDevice",
         ).advising(f"Map the LUN to {sessions.initiator.name} at the array.")
     if len(found) == 1 and writable and found[0].scsi_id is not None:
         found = [one for one in disks if one.scsi_id == found[0].scsi_id]
     if len(found) > 1:
-        numbers = some_of([str(one.number) for one in found], _MOST_NAMED)
+        numbers = some_luns(one.number for one in found)
         raise Refused(
             f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].scsi_id}: the SCSIid does not tell the "
             "clone from its original.",

@@ -134,14 +134,10 @@ def _prepared_facts(prepared: Prepared) -> Dict[str, Any]:
     """Return the facts of a new run that are the same before and after the run."""
     facts: Dict[str, Any] = {}
     if prepared.later_copy is not None:
-        facts["later_copy"] = _copy_facts(prepared.later_copy)
+        facts["later_copy"] = {"run_scsi_id": prepared.later_copy.was, "scsi_id": prepared.later_copy.now}
     if report.loses(prepared):
         facts["dropped"] = report.dropped_facts(prepared.lun, prepared.defects)
     return facts
-
-
-def _copy_facts(copy: LaterCopy) -> Dict[str, Any]:
-    return {"run_scsi_id": copy.was, "scsi_id": copy.now}
 
 
 def unsaid_copy(name: str, copy: LaterCopy) -> Refused:

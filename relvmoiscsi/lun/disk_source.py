@@ -4,6 +4,7 @@
 The LUN says its name with each batch. The caller's path is followed once (PinnedPath).
 """
 
+import os
 import stat
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, List, Optional
@@ -36,7 +37,7 @@ class DiskSource(LunSource):
 
     @property
     def path(self) -> str:
-        return self._pinned.link
+        return os.fspath(self._pinned)
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
@@ -100,7 +101,7 @@ class DiskSource(LunSource):
         return CommandGuard(self.name, scsi_id, permission, self.host, locks)
 
     def _open(self, writable: bool) -> HostDevice:
-        return open_device(self.name, writable, is_kind=stat.S_ISBLK, pinned=self.path)
+        return open_device(self._pinned, writable, is_kind=stat.S_ISBLK)
 
     def _sr_uuid(self, _disk: str) -> str:
         """Return the UUID of the SR on the LUN; "" without one that can be read."""

@@ -6,15 +6,14 @@ also sees the LUN as a disk, the caches of that disk would be stale after a writ
 its URL.
 """
 
-import os
 from contextlib import ExitStack, contextmanager
-from glob import escape, glob
 from multiprocessing.pool import ThreadPool
 from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, TypeVar
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import names_in
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,
@@ -199,8 +198,7 @@ def disks_with(scsi_id: Optional[str], host: Host) -> List[str]:
     """Return the kernel names of the disks with the SCSIid, from /sys: a container may have no device node."""
     if scsi_id is None:
         return []
-    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.at("sys")), "block/sd*"))]
-    return sorted(name for name in names if scsi_id_of_disk(name, host) == scsi_id)
+    return [name for name in names_in(host.at("sys/block"), "sd*") if scsi_id_of_disk(name, host) == scsi_id]
 
 
 def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:

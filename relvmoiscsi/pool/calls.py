@@ -11,7 +11,7 @@ import re
 import socket
 import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.deadline import Deadline
@@ -37,14 +37,16 @@ _SHORTER = (
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
 
-#: the fields that `records` filters by, for each class. In xapi's expressions a field has its database name, which
-#: joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
+#: the fields that `records` and `records_with` filter by, for each class. A field has the name of the database in
+#: xapi's expressions, which joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
 DATABASE_NAMES = {
     "task": {"name_label": "name__label", "other_config": "other_config"},
-    "VBD": {"VM": "VM"},
-    "VDI": {"SR": "SR"},
+    "VBD": {"VM": "VM", "VDI": "VDI"},
+    "VDI": {"SR": "SR", "uuid": "uuid"},
     "VIF": {"VM": "VM"},
+    "VM": {"suspend_VDI": "suspend_VDI"},
 }
+_MOST_VALUES = 1000  #: of an expression, which is far below rpc.MOST_CALL_BYTES then
 
 
 class PoolGone(XapiFailure):
@@ -169,7 +171,19 @@ class Calls:
         if not equal:
             found: Records = self.call(kind + ".get_all_records")
         else:
-            found = self.call(kind + ".get_all_records_where", expression(kind, equal))
+            found = self.call(kind + ".get_all_records_where", expression(kind, equal.items()))
+        return found
+
+    def records_with(self, kind: str, **any_of: Iterable[str]) -> Records:
+        """Return the records of a class in which one of these fields has one of these values. Raises PoolFailure.
+
+        `ref` is the reference of a record. Without a value, no call is made.
+        """
+        pairs = [(name, value) for name, values in any_of.items() for value in sorted(set(values))]
+        found: Records = {}
+        for at in range(0, len(pairs), _MOST_VALUES):
+            text = expression(kind, pairs[at : at + _MOST_VALUES], "or")
+            found.update(self.call(kind + ".get_all_records_where", text))
         return found
 
     def pool(self) -> Tuple[str, Record]:
@@ -268,19 +282,20 @@ class Calls:
         self._connection.close()
 
 
-def expression(kind: str, equal: Mapping[str, str]) -> str:
-    """Return the expression for get_all_records_where: records of this class whose fields have these values.
+def expression(kind: str, equal: Iterable[Tuple[str, str]], joint: str = "and") -> str:
+    """Return the expression for get_all_records_where: records of this class with all, or any, of these values.
 
     A quotation mark ends a value, and the language has no escape for a quotation mark: the rest of the value would be
     more conditions. So such a value raises PoolFailure. Source: xen-api ocaml/database/db_filter_lex.mll.
     """
-    names = DATABASE_NAMES[kind]
-    for name, value in equal.items():
+    names, conditions = {**DATABASE_NAMES.get(kind, {}), "ref": "_ref"}, []
+    for name, value in equal:
         if '"' in value:
             raise PoolFailure(
                 f"The pool cannot search a {kind} by the {name} {value!r}: the value has a quotation mark."
             ).advising("Check the records of the VM.")
-    return " and ".join(f'field "{names[name]}" = "{value}"' for name, value in equal.items())
+        conditions.append(f'field "{names[name]}" = "{value}"')
+    return f" {joint} ".join(conditions)
 
 
 def result_text(value: str) -> str:

@@ -13,7 +13,7 @@ from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, lock, lock_keys, lun_search, records
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import choice, clone, discard, forget, inventory
+from relvmoiscsi.pool.vms import choice, clone, discard, forget, inventory, owners
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
 
@@ -132,7 +132,7 @@ class Lab:
         """What `clone` gives for these VMs on the copy with this UUID."""
         with connect(where or self.where()) as calls:
             pool, found = records.read(calls), inventory.read(calls)
-            copy = inventory.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
+            copy = owners.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
             sources = choice.choose(pool, found, copy, names, everything)
             wanted = {"run": "a run", "jobs": 1, "patience": 0.01, "isolated_name": isolated or "", **wanted}
             return clone.clone(calls, pool, copy, sources, choice.CloneRequest(**wanted))

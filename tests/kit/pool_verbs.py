@@ -4,7 +4,7 @@
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import inventory, move_home, rescue, restore
+from relvmoiscsi.pool.vms import inventory, move_home, owners, rescue, restore
 
 #: of a disk, as an entry of a journal has it
 VBD = {
@@ -17,7 +17,7 @@ def run(day, work, sr=None, where=None):
     """What `work` gives of (calls, inventory, copy)."""
     with connect(where or day.lab.where()) as calls:
         pool, found = records.read(calls), inventory.read(calls)
-        return work(calls, found, inventory.copy_of(pool, found, sr or day.sr))
+        return work(calls, found, owners.copy_of(pool, found, sr or day.sr))
 
 
 def bring_back(day, vm=None, devices=(), date="2026-11-22", sr=None, where=None, **more):

@@ -48,7 +48,7 @@ def literal(node):
 
 
 def made_by(text):
-    """The calls in a program: by name in a string, by `records`, by `add`, as attributes of a proxy; and HTTP paths."""
+    """The calls in a program: by name in a string, by `records(_with)`, by `add`, of a proxy; and HTTP paths."""
     for node in nodes_of(text):
         word = literal(node)
         if word is not None:
@@ -58,7 +58,7 @@ def made_by(text):
             if word in PATHS:
                 yield word
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "records" and node.args and literal(node.args[0]):
+            if node.func.attr in ("records", "records_with") and node.args and literal(node.args[0]):
                 yield f"{literal(node.args[0])}.{ALL}" + ("_where" if node.keywords else "")
             proxy = node.func.value.value if isinstance(node.func.value, ast.Attribute) else None
             if getattr(proxy, "attr", getattr(proxy, "id", "")) in PROXIES:

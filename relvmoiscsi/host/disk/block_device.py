@@ -32,8 +32,7 @@ from abc import abstractmethod
 from collections import deque
 from functools import partial
 from itertools import accumulate, chain, count
-from types import TracebackType
-from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import (
     SECTOR,
@@ -55,6 +54,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, NotFound, R
 from relvmoiscsi.host.disk.exclusive import (
     ANY_WRITES,
     FLOCK_SECONDS,
+    AnyPath,
     forbidden,
     in_use,
     open_file,
@@ -92,20 +92,15 @@ class HostDevice(Device, ContextManager["HostDevice"]):
     A context manager; its end calls `close`.
     """
 
-    def __init__(self, path: str, writable: bool, descriptor: int) -> None:
-        self.name = path
+    def __init__(self, path: AnyPath, writable: bool, descriptor: int) -> None:
+        self.name = str(path)
         self.writable = writable
         self._descriptor = descriptor
         self._workers = Workers()
         if writable:
-            self._fence = _fence(path, os.fstat(descriptor))
+            self._fence = _fence(self.name, os.fstat(descriptor))
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property
@@ -245,10 +240,10 @@ def _fence(path: str, status: os.stat_result) -> Fence:
 class BlockDevice(HostDevice):
     """A block device. Reads and writes bypass the page cache."""
 
-    def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS, pinned: str = "") -> None:
+    def __init__(self, path: AnyPath, writable: bool, lock_timeout: float = FLOCK_SECONDS) -> None:
         """Open a block device; for writing, exclusively. Raises Refused if used after `lock_timeout` seconds."""
         flags = os.O_DIRECT | (os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY)
-        super().__init__(path, writable, open_file(path, flags, writable, stat.S_ISBLK, pinned=pinned))
+        super().__init__(path, writable, open_file(path, flags, writable, stat.S_ISBLK))
         try:
             self.size_bytes = self._query(BLKGETSIZE64, "=Q")
             self.block_size = self._query(BLKSSZGET, "=i")
@@ -260,7 +255,7 @@ class BlockDevice(HostDevice):
                 raise Refused(problem).in_state(NOTHING_WRITTEN)
             self._refuse_read_only(bool(self._query(BLKROGET, "=i")))
             if writable:
-                take_alone(path, self._descriptor, lock_timeout)
+                take_alone(self.name, self._descriptor, lock_timeout)
                 try:  # drop the kernel's cached pages: later reads through the page cache give the new identity
                     fcntl.ioctl(self._descriptor, BLKFLSBUF, 0)
                 except OSError as error:
@@ -294,10 +289,10 @@ _SMALLEST_IMAGE = 1 << 20  #: bytes of a disk that can hold an SR
 class ImageFile(HostDevice):
     """A regular file with the bytes of a disk. Only the chunks are written, so holes stay holes."""
 
-    def __init__(self, path: str, writable: bool, block_size: int = SECTOR, pinned: str = "") -> None:
+    def __init__(self, path: AnyPath, writable: bool, block_size: int = SECTOR) -> None:
         """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
         flags = os.O_RDWR if writable else os.O_RDONLY
-        super().__init__(path, writable, open_file(path, flags, writable, stat.S_ISREG, pinned=pinned))
+        super().__init__(path, writable, open_file(path, flags, writable, stat.S_ISREG))
         self.block_size = self.physical_block_size = block_size
         try:
             status = os.fstat(self._descriptor)
@@ -308,7 +303,7 @@ class ImageFile(HostDevice):
             # root may write to a file without any write permission, but the owner forbids it
             self._refuse_read_only(not status.st_mode & ANY_WRITES)
             if writable:
-                take_image(path, self._descriptor)
+                take_image(self.name, self._descriptor)
         except BaseException:
             self.close()
             raise
@@ -350,26 +345,25 @@ class ImageFile(HostDevice):
 
 
 def open_device(
-    path: str,
+    path: AnyPath,
     writable: bool,
     block_size: int = SECTOR,
     lock_timeout: float = FLOCK_SECONDS,
     is_kind: Optional[Callable[[int], bool]] = None,
-    pinned: str = "",
 ) -> HostDevice:
     """Open a block device or an image file; for writing, exclusively.
 
     `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds. `is_kind` is
-    stat.S_ISBLK or stat.S_ISREG where the caller has decided the kind, and `pinned` is as for `open_file`.
+    stat.S_ISBLK or stat.S_ISREG where the caller has decided the kind.
     Raises NotFound; UsageError for any other kind of file; Refused if the device is in use, read-only, or forbidden to
     this user.
     """
     if is_kind is None:
-        is_kind = stat.S_ISBLK if stat.S_ISBLK(stat_path(pinned or path).st_mode) else stat.S_ISREG
+        is_kind = stat.S_ISBLK if stat.S_ISBLK(stat_path(path).st_mode) else stat.S_ISREG
     if is_kind is stat.S_ISBLK:
-        device: HostDevice = BlockDevice(path, writable, lock_timeout, pinned)
+        device: HostDevice = BlockDevice(path, writable, lock_timeout)
     else:
-        device = ImageFile(path, writable, block_size, pinned)
+        device = ImageFile(path, writable, block_size)
     how = "for writing" if writable else "for reading"
     log.debug("opened %s %s: %d bytes in blocks of %d", path, how, device.size_bytes, device.block_size)
     return device

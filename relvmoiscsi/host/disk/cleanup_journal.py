@@ -18,6 +18,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.host.files import names_in
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.own_path import NotOwn, OwnPlace, own_place, own_way, read_named, refusing, verify_alone
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -91,8 +92,6 @@ def forget(scsi_id: str, host: Host = THIS_HOST) -> None:
 
 
 def unattended(host: Host = THIS_HOST) -> List[str]:
-    """Return the SCSIids of LUNs with an entry on which no call of relvmoiscsi works. Raises OSError."""
-    directory = host.at(DIRECTORY)
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    ids = [name for name in names if is_scsi_id(name) and not name.endswith(".new")]
+    """Return the SCSIids of LUNs with an entry on which no call of relvmoiscsi works. Raises Refused, OSError."""
+    ids = [name for name in names_in(host.at(DIRECTORY)) if is_scsi_id(name) and not name.endswith(".new")]
     return [one for one in ids if read(one, host) is not None and not is_lun_locked(one, host)]

@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 import time
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
@@ -40,27 +40,36 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM
 
 
 class PinnedPath:
-    """A path that was followed once: `link` leads to the same file or device as long as this object lives.
+    """A path that was followed once: it leads to the same file or device as long as this object lives.
 
     Another user may own a directory of the path, and put another device, a FIFO or a watchdog there at any time. So
-    what follows the first look at the path, such as the open and each question to the device, goes by the link.
+    what follows the first look at the path, such as the open and each question to the device, goes by the link. As
+    text, in a message, the object is the path of the caller. For `os.open` and `os.stat` the object is the link.
     """
 
     def __init__(self, path: str) -> None:
         """Raises NotFound or Refused in the place of OSError. Nothing is opened for a read or a write."""
-        self._descriptor = -1
+        self._path, self._descriptor = path, -1
         try:
             self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError as error:
             raise _cannot_open(path, error, writable=False) from error
-        self.link = f"/proc/self/fd/{self._descriptor}"
+
+    def __str__(self) -> str:
+        return self._path
+
+    def __fspath__(self) -> str:
+        return f"/proc/self/fd/{self._descriptor}"
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
 
-def stat_path(path: str) -> os.stat_result:
+AnyPath = Union[str, PinnedPath]
+
+
+def stat_path(path: AnyPath) -> os.stat_result:
     """Call os.stat, and raise NotFound or Refused in the place of OSError."""
     try:
         return os.stat(path)
@@ -69,23 +78,22 @@ def stat_path(path: str) -> os.stat_result:
 
 
 def open_file(
-    path: str,
+    path: AnyPath,
     flags: int,
     writable: bool,
     is_kind: Optional[Callable[[int], bool]] = None,
     deadline: Deadline = NO_DEADLINE,
-    pinned: str = "",
 ) -> int:
     """Open a file, of this kind (a test of its mode) or of any, and return the descriptor.
 
-    The kind is checked before the file is opened, because the open of another device may act on that device. The path
-    is followed once, or not at all with `pinned`, its link of PinnedPath. Raises NotFound or Refused in the place of
-    OSError; UsageError for a file of another kind.
+    The kind is checked before the file is opened, because the open of another device may act on that device. A
+    text is followed once, a PinnedPath no more. Raises NotFound or Refused in the place of OSError; UsageError for a
+    file of another kind.
 
     The descriptor is never 0, 1 or 2. If a caller has closed these, output for stdout or stderr must not reach a disk.
     """
     try:
-        node = os.open(pinned or path, os.O_PATH | os.O_CLOEXEC)
+        node = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             mode = os.fstat(node).st_mode
             if is_kind is stat.S_ISBLK and not is_kind(mode):
@@ -103,7 +111,7 @@ def open_file(
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise _cannot_open(path, error, writable, deadline, pinned) from error
+        raise _cannot_open(path, error, writable, deadline) from error
 
 
 def read_only(path: str) -> Refused:
@@ -192,18 +200,17 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
     return (_used if is_disk else _busy)(path, users) if users else None
 
 
-def _cannot_open(
-    path: str, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE, pinned: str = ""
-) -> RelvmoiscsiError:
+def _cannot_open(path: AnyPath, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat. The search for users has a deadline."""
+    name = str(path)
     if error.errno in _GONE:
-        is_image = os.path.splitext(path)[1] != ""  # "clone.img", and not "sdc"
+        is_image = os.path.splitext(name)[1] != ""  # "clone.img", and not "sdc"
         return NotFound(
-            f"{path} is not there: {error.strerror}.",
+            f"{name} is not there: {error.strerror}.",
             sm_key="ISCSIDevice",
         ).advising("Check the name." if is_image else f"Check the name. {LIST}")
     try:
-        device: Optional[os.stat_result] = os.stat(pinned or path)
+        device: Optional[os.stat_result] = os.stat(path)
     except OSError:
         device = None  # the device has vanished since: the first error is the better message
     if device is not None and writable:
@@ -211,18 +218,18 @@ def _cannot_open(
         number = f"{os.major(device.st_rdev)}:{os.minor(device.st_rdev)}"
         is_without_writers = stat.S_ISREG(device.st_mode) and not device.st_mode & ANY_WRITES  # refused to root too
         if is_without_writers or attribute(f"/sys/dev/block/{number}/ro") == "1":
-            return read_only(path)
+            return read_only(name)
     if error.errno == errno.EROFS:
-        return read_only(path)
+        return read_only(name)
     if error.errno == errno.EBUSY:
         try:
-            refused = _used(path, users_of_block(device, deadline=deadline) if device else {})
+            refused = _used(name, users_of_block(device, deadline=deadline) if device else {})
         except Refused:
-            refused = _used(path, {})
+            refused = _used(name, {})
     else:
-        refused = Refused(f"{path} cannot be opened: {error.strerror}.")
+        refused = Refused(f"{name} cannot be opened: {error.strerror}.")
         if error.errno in (errno.EACCES, errno.EPERM):
-            refused.advising(remedy(error, path))
+            refused.advising(remedy(error, name))
     return refused.in_state(NOTHING_WRITTEN) if writable else refused
 
 

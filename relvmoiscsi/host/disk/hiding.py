@@ -23,7 +23,6 @@ import os
 import re
 import time
 from contextlib import ExitStack, contextmanager
-from glob import escape, glob
 from typing import ContextManager, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
@@ -31,7 +30,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Usage
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.files import append, open_private, remedy
+from relvmoiscsi.host.files import append, matching, open_private, remedy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, make_run_directory, only_one
 from relvmoiscsi.host.this_host import THIS_HOST, UDEV_RULES, Host
 from relvmoiscsi.scsi_id_text import in_udev
@@ -71,7 +70,7 @@ def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
 
 
 def stale_hidden(host: Host = THIS_HOST) -> List[str]:
-    """Return the hidden disks ("sdb") that no running call hides. Raises OSError, NotFound."""
+    """Return the hidden disks ("sdb") that no running call hides. Raises OSError, NotFound, Refused."""
     disks = [disk for disk in udev.block_devices("sd*", host) if is_stale_hidden(disk, host)]
     counting = [path for path in _scan_switches(host) if flock.is_held(path) or _is_young(path)] if disks else []
     behind = _disks_behind([os.path.basename(path)[len(_SCAN) :] for path in counting], host)
@@ -182,7 +181,7 @@ def switch_name(scsi_id: str) -> str:
 
 
 def _scan_switches(host: Host) -> List[str]:
-    return sorted(glob(os.path.join(escape(host.at(SWITCHES)), _SCAN + "*")))
+    return matching(host.at(SWITCHES), _SCAN + "*")
 
 
 def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str] = ()) -> int:
@@ -352,7 +351,7 @@ def _show_disk(name: str, host: Host, is_new: bool = False) -> None:
     is_new = is_new or _may_be_hidden(name, host, "all") and not name.startswith("dm-")
     action = "add" if is_new else "change"
     udev.make_event(name, host, action)
-    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block", escape(name), "*/partition"))):
+    for path in matching(host.at("sys/block", name), "*/partition"):
         part = os.path.join(name, os.path.basename(os.path.dirname(path)))
         if _may_be_hidden(part, host):
             udev.make_event(part, host, action)
@@ -361,6 +360,6 @@ def _show_disk(name: str, host: Host, is_new: bool = False) -> None:
 def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
     """Return the disks ("sdb") behind the adapters ("host3")."""
     numbers = [adapter[len("host") :] for adapter in adapters]
-    devices = os.path.join(escape(host.at("sys")), "bus/scsi/devices")
-    paths = [path for number in numbers for path in glob(os.path.join(devices, number + ":*", "block/sd*"))]
+    devices = host.at("sys/bus/scsi/devices")
+    paths = [path for number in numbers for path in matching(devices, number + ":*/block/sd*")]
     return sorted((os.path.basename(path) for path in paths), key=udev.by_age)

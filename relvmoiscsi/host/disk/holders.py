@@ -10,15 +10,14 @@ Each search of the processes ends at its deadline, and at the latest after SEARC
 
 import errno
 import os
-import re
 import stat
-from glob import escape, glob
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
-from relvmoiscsi.host.files import attribute, lines_of, refuse_if_short, text_of, words_in
+from relvmoiscsi.host.disk.scsi_id import PARTITION_MAP
+from relvmoiscsi.host.files import attribute, lines_of, matching, names_in, refuse_if_short, text_of, words_in
 from relvmoiscsi.host.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import shell_command
@@ -31,10 +30,6 @@ _WATCHERS = ("multipathd", "systemd-udevd", "udevd", "udevadm")
 
 #: File systems whose mounts have device numbers of their own. Only root can mount these: the mount source is a device.
 _OF_SEVERAL_DEVICES = ("btrfs", "bcachefs")
-
-
-#: start of the UUID of a map that kpartx has made of a partition
-_PARTITION_MAP = re.compile("part[0-9]+-")
 
 
 class _Devices:
@@ -65,11 +60,11 @@ class _Devices:
         """
         # devices that the kernel has stacked on this device: device-mapper, md, bcache
         for device, directory in self.directories.items():
-            for path in sorted(glob(os.path.join(escape(directory), "holders", "*"))):
+            for path in matching(directory, "holders/*"):
                 name = attribute(path, "dm/name")
                 if attribute(path, "dm/uuid").startswith("mpath-"):
                     yield device, f"multipath map /dev/mapper/{name}", "Use that map instead."
-                elif _PARTITION_MAP.match(attribute(path, "dm/uuid")):
+                elif PARTITION_MAP.match(attribute(path, "dm/uuid")):
                     of_map = attribute(directory, "dm/name")
                     remove = shell_command("kpartx -d", f"/dev/mapper/{of_map}" if of_map else "/dev/" + device)
                     yield device, f"map of a partition /dev/mapper/{name}", f"`{remove}` removes it, if nobody uses it."
@@ -144,7 +139,7 @@ def opened_by(
     """
     devices = _devices_at(status, host, deadline)
     maps = [each for each in devices.directories.values() if attribute(each, "dm/uuid").startswith("mpath-")]
-    paths = [attribute(path) for each in maps for path in glob(os.path.join(escape(each), "slaves/*/dev"))]
+    paths = [attribute(path) for each in maps for path in matching(each, "slaves/*/dev")]
     return {use: way for _name, use, way in devices.opens(own_descriptor, paths)}
 
 
@@ -185,7 +180,7 @@ def users_of_each(
 
 def _loop_devices(host: Host) -> Iterator[Tuple[str, str, str, str]]:
     """Give (loop device as a user, what a person does, path of its backing file, its directory of sysfs) for each."""
-    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block/loop*/loop/backing_file"))):
+    for path in matching(host.at("sys/block"), "loop*/loop/backing_file"):
         node = "/dev/" + path.split(os.sep)[-3]
         way = f"`{shell_command('losetup --detach', node)}` detaches it when nobody uses it."
         yield f"loop device {node}", way, text_of(path).rstrip("\n"), os.path.dirname(os.path.dirname(path))
@@ -217,7 +212,7 @@ def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
 
 def _with_parts(directory: str) -> Dict[str, str]:
     """Return sysfs's directories of a block device and of its partitions, by name."""
-    parts = [os.path.dirname(path) for path in sorted(glob(os.path.join(escape(directory), "*/partition")))]
+    parts = [os.path.dirname(path) for path in matching(directory, "*/partition")]
     return {os.path.basename(path): path for path in (directory, *parts)}
 
 
@@ -227,7 +222,7 @@ def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
     todo, found = [host.at(f"sys/dev/block/{os.major(number)}:{os.minor(number)}")], set()
     while todo:
         directory = os.path.realpath(todo.pop())
-        slaves = glob(os.path.join(escape(directory), "slaves/*"))
+        slaves = matching(directory, "slaves/*")
         if os.path.exists(os.path.join(directory, "partition")):
             found.add(os.path.basename(os.path.dirname(directory)))
         elif not slaves and os.path.isdir(directory):
@@ -240,8 +235,7 @@ def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
 def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the names of the device-mapper devices that are stacked on a disk or on the disk's multipath map."""
     found: List[str] = []
-    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block", name, "holders/*"))):
-        holder = os.path.basename(path)
+    for holder in names_in(host.at("sys/block", name, "holders")):
         directory = host.at("sys/block", holder)
         if attribute(directory, "dm/uuid").startswith("mpath-"):
             found += stacked(holder, host)

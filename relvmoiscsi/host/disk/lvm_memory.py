@@ -11,7 +11,7 @@ The next LVM command corrects all other memories: hints, and devices by wwid or 
 
 import logging
 import os
-from typing import List
+from typing import Dict, List, Optional
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
@@ -45,16 +45,13 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
             )
     devices_file = os.path.join(root, DEVICES_FILE)
     try:
-        text = (content_of(devices_file) or b"").decode("utf-8", "surrogateescape")
+        entries = entries_in(devices_file) or []
     except OSError as error:
         warnings.append(
             f"{devices_file} cannot be read: {error.strerror}. If it lists {path} with IDTYPE=devname, run "
             "`lvmdevices --deldev` and `lvmdevices --adddev` on it."
         )
         return warnings
-    # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
-    lines = [words_in(line) for line in lines_in(text) if not line.startswith("#")]
-    entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in lines]
     names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
     # /dev/mapper/mpatha and /dev/dm-3 may be the same device
     if os.path.realpath(path) not in [os.path.realpath(name) for name in names if name]:
@@ -71,3 +68,15 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
                 f"Run `{shell_command('lvmdevices', deldev=path)}` and `{shell_command('lvmdevices', adddev=path)}`."
             )
     return warnings
+
+
+def entries_in(devices_file: str) -> Optional[List[Dict[str, str]]]:
+    """Return the lines of a devices file as values by name; None if there is no file. Raises OSError.
+
+    IDTYPE=sys_wwid IDNAME=naa.6001405... DEVNAME=/dev/sdb PVID=...; the line VERSION has no IDTYPE.
+    """
+    content = content_of(devices_file)
+    if content is None:
+        return None
+    lines = [line for line in lines_in(content.decode("utf-8", "surrogateescape")) if not line.startswith("#")]
+    return [dict(word.split("=", 1) for word in words_in(line) if "=" in word) for line in lines]

@@ -7,12 +7,11 @@ The kernel's files give the state: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", 
 """
 
 import os
-from glob import escape, glob
 from typing import List, Mapping, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk.process_search import is_roots
-from relvmoiscsi.host.files import attribute, content_of, lines_in, words_in
+from relvmoiscsi.host.files import attribute, content_of, lines_in, matching, names_in, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
@@ -62,8 +61,7 @@ def usable(disks: Sequence[str], host: Host = THIS_HOST) -> List[str]:
 
 def paths_in(maps: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return the disks ("sdb") that are paths of these maps ("dm-3"; see udev.maps_of)."""
-    directories = [os.path.join(escape(host.at("sys")), "block", name, "slaves/*") for name in maps]
-    return [os.path.basename(path) for directory in directories for path in sorted(glob(directory))]
+    return [path for name in maps for path in names_in(host.at("sys/block", name, "slaves"))]
 
 
 def mapper_path(name: str, host: Host = THIS_HOST) -> str:
@@ -73,8 +71,7 @@ def mapper_path(name: str, host: Host = THIS_HOST) -> str:
 
 def is_daemon_running(host: Host = THIS_HOST) -> bool:
     """Return whether root runs the program multipathd."""
-    processes = glob(os.path.join(escape(host.at("proc")), "[0-9]*"))
-    return any(is_roots(process, ["multipathd"]) for process in processes)
+    return any(is_roots(process, ["multipathd"]) for process in matching(host.at("proc"), "[0-9]*"))
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:

@@ -9,12 +9,11 @@ does not end in time is refused, and nothing is written. The refusal names the u
 
 import os
 from functools import partial
-from glob import escape, glob
 from itertools import chain
 from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Set, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.files import lines_of, refuse_if_short, reserve, words_in
+from relvmoiscsi.host.files import lines_of, matching, refuse_if_short, reserve, words_in
 from relvmoiscsi.host.mounts import Mount, Wanted, mounts_in, status_of_open
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
@@ -150,7 +149,7 @@ class ProcessSearch:
 
     def _processes(self) -> Iterator[str]:
         """Give the directory of each process."""
-        for process in sorted(glob(os.path.join(escape(self._host.at("proc")), "[0-9]*"))):
+        for process in matching(self._host.at("proc"), "[0-9]*"):
             self._look_at_clock()
             try:
                 self._owner = os.stat(process).st_uid
@@ -160,7 +159,13 @@ class ProcessSearch:
 
     def _threads(self, process: str) -> Iterator[str]:
         """Give the directory of each thread of a process."""
-        return self._in_time(glob(os.path.join(escape(process), "task/*")))
+        directory = os.path.join(process, "task")
+        try:
+            names = os.listdir(directory)
+        except OSError as error:
+            refuse_if_short(error)
+            return iter(())  # the process has ended, or belongs to another user
+        return self._in_time(os.path.join(directory, name) for name in names)
 
     def _in_time(self, items: Iterable[Item]) -> Iterator[Item]:
         for number, item in enumerate(items, 1):

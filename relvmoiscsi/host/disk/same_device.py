@@ -11,11 +11,10 @@ A partition, or another map, has the bytes of its disk at other places, or other
 import os
 import stat
 from contextlib import ExitStack
-from glob import escape, glob
 from typing import Container, List, Set, Tuple
 
 from relvmoiscsi.host.disk.exclusive import open_file
-from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.files import attribute, names_in, text_of
 from relvmoiscsi.host.mounts import mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -78,7 +77,7 @@ def _behind(directory: str, mounts: Container[str], host: Host) -> List[os.stat_
     on mounts that answer from memory.
     """
     is_map = attribute(directory, "dm/uuid").startswith("mpath-")
-    paths = [host.node(os.path.basename(path)) for path in glob(os.path.join(escape(directory), "slaves/*")) if is_map]
+    paths = [host.node(name) for name in names_in(os.path.join(directory, "slaves")) if is_map]
     if attribute(directory, "loop/offset") == "0":
         paths.append(text_of(os.path.join(directory, "loop/backing_file")).rstrip("\n"))
     found = (status_of_path(path, host, lambda mount: mount.number in mounts) for path in paths)

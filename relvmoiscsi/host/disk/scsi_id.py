@@ -14,15 +14,15 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 import time
 from contextlib import contextmanager, suppress
-from glob import escape, glob
 from typing import Iterator, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
-from relvmoiscsi.host.files import attribute
+from relvmoiscsi.host.files import attribute, names_in, refuse_if_short
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.vpd import (
     INQUIRY_BYTES,
@@ -38,6 +38,9 @@ from relvmoiscsi.vpd import (
 )
 
 log = logging.getLogger(__name__)
+
+#: start of the UUID of a map that kpartx has made of a partition; with the SCSIid, of a partition of a multipath map
+PARTITION_MAP = re.compile("part[0-9]+-(?:mpath-(.+))?")
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
 _LIVE_MILLISECONDS = 10000
@@ -86,7 +89,7 @@ def node_of(path: str, host: Host) -> str:
 
     if is_node(host.node(name)):
         return host.node(name)
-    for directory, below, names in os.walk(host.at("dev")):
+    for directory, below, names in os.walk(host.at("dev"), onerror=refuse_if_short):
         # users write to /dev/shm and to /dev/mqueue, which are other file systems
         below[:] = [each for each in below if not os.path.ismount(os.path.join(directory, each))]
         for each in sorted(names):
@@ -115,8 +118,7 @@ def hardware_of(path: str, host: Host = THIS_HOST) -> Tuple[str, str, str]:
     name = kernel_name(path, host)
     if name is None:
         return "", "", ""
-    slaves = glob(os.path.join(escape(host.at("sys/block", name)), "slaves/*"))
-    disk = os.path.basename(min(slaves)) if slaves else name
+    disk = [*names_in(host.at("sys/block", name, "slaves")), name][0]
     device = host.at("sys/block", disk, "device")
     return attribute(device, "vendor"), attribute(device, "model"), unit_serial(os.path.join(device, "vpd_pg80"))
 

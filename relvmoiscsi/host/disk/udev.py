@@ -11,13 +11,12 @@ What happens when a disk comes:
 import logging
 import os
 import time
-from glob import escape, glob
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.files import attribute, content_of, lines_in
+from relvmoiscsi.host.files import attribute, content_of, lines_in, names_in
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -56,8 +55,7 @@ def by_scsi_id(scsi_ids: Iterable[str], pattern: str, host: Host = THIS_HOST) ->
 
 def block_devices(pattern: str, host: Host = THIS_HOST) -> List[str]:
     """Return the kernel's names, by age, of this host's block devices that match a pattern such as "sd*"."""
-    paths = glob(os.path.join(escape(host.at("sys/block")), pattern))
-    return sorted((os.path.basename(path) for path in paths), key=by_age)
+    return sorted(names_in(host.at("sys/block"), pattern), key=by_age)
 
 
 def by_age(name: str) -> Any:

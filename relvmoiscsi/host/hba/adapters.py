@@ -13,12 +13,11 @@ Source: SM drivers/devscan.py (behaviour only); Linux Documentation/scsi/scsi_fc
 
 import os
 import re
-from glob import escape, glob
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
-from relvmoiscsi.host.files import attribute, lines_of
+from relvmoiscsi.host.files import attribute, lines_of, matching, names_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 ANY_DRIVER = "any"
@@ -76,7 +75,7 @@ class ScanPlace(NamedTuple):
 def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
     """Return the adapters of this host by number. `driver` is the start of a driver's name."""
     found = []
-    for path in glob(os.path.join(escape(host.at("sys")), "class/scsi_host/host[0-9]*")):
+    for path in matching(host.at("sys/class/scsi_host"), "host[0-9]*"):
         drivers = [driver for name, driver in _BY_FILE if os.path.exists(os.path.join(path, name))]
         drivers += [attribute(path, "driver_name"), attribute(path, "proc_name")]
         lines = lines_of(path, "uevent")
@@ -91,8 +90,7 @@ def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[s
     """Return the SCSI addresses of all LUNs behind the adapters, with and without a disk of the kernel."""
     numbers = {adapter.number for adapter in adapter_list}
     devices = host.at("sys/bus/scsi/devices")
-    found = [os.path.basename(path) for path in glob(os.path.join(escape(devices), "*:*"))]
-    found = [one for one in found if _ADDRESS.match(one) and one.split(":")[0] in numbers]
+    found = [one for one in names_in(devices) if _ADDRESS.match(one) and one.split(":")[0] in numbers]
     there = [one for one in found if attribute(devices, one, "type") == _DISK]
     return sorted(there, key=lambda address: [int(part) for part in address.split(":")])
 
@@ -104,8 +102,7 @@ def addresses_of(scsi_id: str, adapter_list: Sequence[Adapter], host: Host = THI
 
 def disk_at(address: str, host: Host = THIS_HOST) -> Optional[str]:
     """Return the kernel's name of the disk at a SCSI address; None if the kernel has no disk or udev no node yet."""
-    names = glob(os.path.join(escape(host.at("sys")), "bus/scsi/devices", address, "block/sd*"))
-    found = [os.path.basename(path) for path in names]
+    found = names_in(host.at("sys/bus/scsi/devices", address, "block"), "sd*")
     return found[0] if found and os.path.exists(host.node(found[0])) else None
 
 
@@ -188,7 +185,7 @@ def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = T
 
 def _ports(adapter: Adapter, host: Host) -> List[TargetPort]:
     found = []
-    for path in sorted(glob(os.path.join(escape(host.at("sys")), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
+    for path in matching(host.at("sys/class/fc_remote_ports"), f"rport-{adapter.number}:*"):
         match, target = _REMOTE_PORT.search(path), attribute(path, "scsi_target_id")
         if match and untrusted.is_number(target):  # -1: the remote port is an initiator, or it has logged out
             address, name = f"{adapter.number}:{match.group(2)}:{target}", attribute(path, "port_name")

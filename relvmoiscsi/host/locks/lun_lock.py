@@ -28,6 +28,7 @@ from typing import ContextManager, Dict, Iterator
 
 from relvmoiscsi.errors import Busy, Refused, UsageError
 from relvmoiscsi.host import flock
+from relvmoiscsi.host.files import names_in
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, busy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, open_lock_file
@@ -84,8 +85,7 @@ def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
 def locked_luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the SCSIids of LUNs whose lock is held, each with the holder as words of a sentence."""
     directory = os.path.join(host.at(RUN_DIRECTORY), LOCKS)
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    locked = [name for name in names if is_scsi_id(name) and is_lun_locked(name, host)]
+    locked = [name for name in names_in(directory) if is_scsi_id(name) and is_lun_locked(name, host)]
     return {scsi_id: flock.owner_of(_path(scsi_id, host), host) for scsi_id in locked}
 
 

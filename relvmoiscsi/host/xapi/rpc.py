@@ -28,7 +28,7 @@ PATH = "/jsonrpc"
 #: of one answer: the records of all VDIs of a pool with some 50000 of them
 MOST_ANSWER_BYTES = 128 << 20
 MOST_CALL_BYTES = 300 << 10  #: xapi reads no longer body of a call. Source: ocaml/xapi-consts/constants.ml
-_MOST_VALUES, _MOST_INNER = 1 << 24, 1 << 22  #: of such an answer; a record of a VDI has 70 and 12
+_MOST_VALUES, _MOST_INNER = 1 << 22, 1 << 20  #: of such an answer; a record of a VDI has 70 and 12
 SLOWEST_BYTES = 256 << 10  #: a second, of a large answer over a slow line
 _PIECE_BYTES = 1 << 16
 #: of all lines of one answer: status, headers, sizes of chunks, and what follows the last chunk

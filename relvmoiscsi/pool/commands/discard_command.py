@@ -167,6 +167,12 @@ _MOST_LEFT = 10  #: VMs with a sentence each, or disks with a name
 #: of a SCSIid: the pool does not know which LUNs it had copies on, so nobody may be told to remove this one
 _OF_NO_COPY = "The pool has no copy on this LUN: nothing was done. It may be a LUN of another pool."
 _LOSE = "halted VMs that would lose disks on the copy"
+#: of an SR that the pool does not have
+_ROW: Dict[str, Any] = {
+    "sr": "", "sr_name_label": None, "status": "not in the pool", "problem": None, "destroyed_vm_names": [],
+    "destroyed_snapshot_names": [], "vms_left_without_disks": [], "yes_needs": [], "lost_vdis": [],
+    "last_copy_vm_names": [],
+}  # fmt: skip
 
 
 def _discarded(
@@ -204,7 +210,9 @@ def _discarded(
         uuids = [str(vdi["uuid"]) for vdi in alone]
         needs = yes_needs if others else ()
         last = sorted(vm_name for vm, vm_name in {**made, **losers}.items() if vm in plan.last)
-        rows.append(_row(uuid, name, status, error, [*made.values()], snapshots, others, needs, uuids, last))
+        row = dict(_ROW, sr=uuid, sr_name_label=name, status=status, problem=error, lost_vdis=uuids)
+        row.update(destroyed_vm_names=[*made.values()], destroyed_snapshot_names=snapshots, last_copy_vm_names=last)
+        rows.append(dict(row, vms_left_without_disks=others, yes_needs=list(needs)))
         lines.append(f"SR {name!r} ({uuid}): {status}" + (f": {error}" if error else ""))
         if made:
             names = ", ".join(_named(plan, vm, vm_name) for vm, vm_name in made.items())
@@ -232,7 +240,7 @@ def _discarded(
     lines += list(left.values())[:_MOST_LEFT]
     if len(left) > _MOST_LEFT:
         lines.append(f"Do the same for {counted(len(left) - _MOST_LEFT, 'more VM')}, named above.")
-    rows += [_row(uuid, None, "not in the pool") for uuid in gone]
+    rows += [dict(_ROW, sr=uuid) for uuid in gone]
     for text in gone:
         lines.append(f"{text}: not in the pool")
         lines += [] if is_uuid(text) else [f"  {_OF_NO_COPY}"]
@@ -244,29 +252,3 @@ def _discarded(
     of_errors = exit_status([*map(failed.get, refs), *(None for _ in gone)])
     ends_with = Partial.exit_status if is_partial else of_errors
     return Answer({"discard_results": rows}, text, ends_with, alerts=alerts)
-
-
-def _row(
-    uuid: str,
-    name: Optional[str],
-    status: str,
-    problem: Optional[str] = None,
-    vms: Sequence[str] = (),
-    snapshots: Sequence[str] = (),
-    losers: Sequence[str] = (),
-    yes_needs: Sequence[str] = (),
-    lost_vdis: Sequence[str] = (),
-    last_copies: Sequence[str] = (),
-) -> Dict[str, Any]:
-    return {
-        "sr": uuid,
-        "sr_name_label": name,
-        "status": status,
-        "problem": problem,
-        "destroyed_vm_names": list(vms),
-        "destroyed_snapshot_names": list(snapshots),
-        "vms_left_without_disks": list(losers),
-        "yes_needs": list(yes_needs),
-        "lost_vdis": list(lost_vdis),
-        "last_copy_vm_names": list(last_copies),
-    }

@@ -41,7 +41,7 @@ from relvmoiscsi.pool.lun_search import LunSearch
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.night_log import ERROR
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, inventory, run_states
+from relvmoiscsi.pool.vms import choice, inventory, owners, run_states
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import (
     CHANGED_MEANS,
@@ -460,7 +460,7 @@ class PoolMapCommand(PoolCommand):
             found = inventory.read(calls)
             copy = choice.find_copy(calls, pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
-        vms = inventory.owners_of_disks(found, copy)
+        vms = owners.of_disks(found, copy)
         users = {
             pair.new: sorted(
                 str(found.vms[vm]["name_label"])

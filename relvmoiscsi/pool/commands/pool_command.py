@@ -6,7 +6,7 @@ from functools import partial
 from typing import List, NoReturn, Type
 
 from relvmoiscsi.cli.map_out import file_name
-from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, Maker, ask, say
+from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, Maker, ask, say, takes_output_options
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import lock, lock_keys, records
@@ -57,17 +57,7 @@ def add_pool(make: Maker) -> None:
         text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
         sub.set_defaults(run=lambda arguments: partial(_tells_how_far, kind(arguments)), command="pool " + name)
-        sub.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
-        )
-        sub.add_argument(
-            "-q",
-            "--quiet",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="print only errors, warnings and questions",
-        )
-        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
+        takes_output_options(sub, default=argparse.SUPPRESS)
         log = "append what is done, and how it ends, to FILE, an event a line"
         sub.add_argument("--log", metavar="FILE", type=file_name, help=log)
         takes_connection(sub)

@@ -11,7 +11,8 @@ from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes,
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next_discard, next_start
 from relvmoiscsi.pool.vms import choice, inventory, rescue, restore_journal
-from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.wording import printable, said, shell_command
 

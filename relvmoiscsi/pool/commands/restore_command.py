@@ -13,7 +13,8 @@ from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes,
 from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next_discard, next_start, of_plan
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory, move_home, restore, run_states
-from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import ShellCommand, printable, said, shell_command
 

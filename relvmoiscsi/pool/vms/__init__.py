@@ -2,6 +2,8 @@
 """VMs on attached copies: clone VMs, restore disks, lend disks. No function copies the bytes of a disk.
 
     inventory        VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; marks on VMs
+    lineage          the mark of a disk that has changed its UUID
+    owners           whose data a VDI has; which disk of an attached copy is which disk of the original
     ova_file, ova    the exported records of a VM, and the edit that makes them records of a copy; pure
     ova_compare      does an export say what the pool's own records say; pure
     transfer         export and import of records
@@ -17,7 +19,7 @@
     move_home        move restored disks to the SR of the VM's old disks, and end the restore
     rescue           lend a disk of a copy to a VM
     save_vms         save records of VMs on their SR, for VMs that the pool loses later
-    vbds             the disk at a device of a VM now
+    vbds             one VM, its drives and the VDIs of its restore as they are now
     run_states       sentences: the state that a failed or interrupted run leaves, and the command to repeat
 
 No module here prints or asks; functions take values and return values.

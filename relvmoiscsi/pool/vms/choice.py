@@ -8,8 +8,9 @@ from relvmoiscsi.pool import jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.pool.vms import discard, inventory, ova, rescue, restore_journal, run_states
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+from relvmoiscsi.pool.vms import discard, inventory, ova, owners, rescue, restore_journal, run_states
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 #: what says on which networks the copies of VMs with networks will be
@@ -73,7 +74,7 @@ def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
-    copy = inventory.copy_of(pool, found, ref)
+    copy = owners.copy_of(pool, found, ref)
     if not copy.vdis:
         lock.verify_free(calls, [lock_keys.name_of(pool.srs[ref])])
         records.verify_not_discarded(calls, [copy.uuid])  # between the readings of `pool` and of `found`
@@ -97,7 +98,11 @@ def choose(
     refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(pool, found, copy)
     if everything:
         ours = {ref for ref, vm in found.copies_on(copy.uuid) if inventory.is_clone(vm)}
-        there = [ref for ref in inventory.in_order(found.named_vms()) if ref in swaps or _has_any(found, copy, ref)]
+        there = [
+            ref
+            for ref in inventory.in_order(found.named_vms())
+            if ref in swaps or any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(ref).values())
+        ]
         refs += [ref for ref in there if ref not in ours]
     if not refs:
         raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.").advising(
@@ -126,14 +131,10 @@ def of_no_vm(pool: Pool, found: Inventory, copy: Copy) -> List[Pair]:
 
 
 def _restored(pool: Pool, found: Inventory, copy: Copy) -> Dict[str, Dict[str, str]]:
-    """Return the disks of `inventory.on_copies` in the place of disks that this copy has."""
-    there = inventory.on_copies(pool, found, copy.original).items()
+    """Return the disks of `owners.on_copies` in the place of disks that this copy has."""
+    there = owners.on_copies(pool, found, copy.original).items()
     ours = {ref: {at: old for at, old in disks.items() if copy.new_of(old) is not None} for ref, disks in there}
     return {ref: disks for ref, disks in ours.items() if disks}
-
-
-def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
-    return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
 
 
 def _problem(
@@ -353,8 +354,8 @@ def isolated_network(
         raise Refused(f"The network {text!r} {why}.").advising(
             "Give --isolated another name: the command makes the network."
         )
-    owners = inventory.owners_of(network)
-    if owners and sr_uuid not in owners and not dry_run:  # made by an earlier run
+    srs = inventory.owners_of(network)
+    if srs and sr_uuid not in srs and not dry_run:  # made by an earlier run
         with passing("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
             calls.call("network.add_to_other_config", ref, f"{ON_SR}:{sr_uuid}", "true")
     return ref, found

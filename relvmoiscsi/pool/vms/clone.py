@@ -25,10 +25,11 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import checked_export, choice, inventory, ova, run_states, transfer
+from relvmoiscsi.pool.vms import checked_export, choice, inventory, ova, owners, run_states, transfer
 from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory, whose
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Inventory
+from relvmoiscsi.pool.vms.owners import Copy, whose
 from relvmoiscsi.wording import shell_command
 
 #: status of a VM
@@ -104,7 +105,7 @@ def clone(
         # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
         # that `_imported` destroys only VMs of this run.
         found = inventory.read(calls)
-        copy = inventory.copy_of(pool, found, copy.ref)
+        copy = owners.copy_of(pool, found, copy.ref)
         wanted, found = choice.on_networks(calls, found, copy, sources, wanted)
         wanted = wanted._replace(run=f"{wanted.run}-{uuid.uuid4().hex[:12]}")
 
@@ -237,11 +238,11 @@ class _Clone:
                     f"copied, by its mark {records.WAS}"
                 )
             if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
-                owners = " and ".join(repr(found.vms[vm]["name_label"]) for vm in whose(self.pool, found, disk.old))
+                of_vms = " and ".join(repr(found.vms[vm]["name_label"]) for vm in whose(self.pool, found, disk.old))
                 has = "is a disk" if any(map(found.owners_of, by_uuid.get(disk.old, {}))) else "has data"
                 on_disks.append(
                     f"{disk.old} (disk {disk.userdevice} of {self.source.name!r} by the records) "
-                    + (f"{has} of the VM {owners} in this pool" if owners else "is a disk of no VM in this pool")
+                    + (f"{has} of the VM {of_vms} in this pool" if of_vms else "is a disk of no VM in this pool")
                 )
         return Cloned(
             self.source.uuid, self.source.name, status, name, uuid, edited.disks, networks, edited.snapshots,
@@ -382,11 +383,9 @@ class _Clone:
         """Return how a clone differs from the edited records; "" without a difference."""
         calls, copy, srs = self.calls, self.copy, self.pool.srs
         vms = {vm: record, **{ref: calls.call("VM.get_record", ref) for ref in record["snapshots"]}}
-        vbds: Records = {}
-        for each, its in vms.items():
-            vbds.update(calls.records("VBD", VM=each))
-            if its["power_state"] != "Halted" or its["ha_always_run"]:
-                return "the copy is not halted, or HA is on"
+        if any(each["power_state"] != "Halted" or each["ha_always_run"] for each in vms.values()):
+            return "the copy is not halted, or HA is on"
+        vbds = calls.records_with("VBD", VM=vms)
         for vbd in vbds.values():  # each is a disk of the copy, an empty drive, or a drive with an ISO
             home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
             is_iso = home in srs and srs[home]["content_type"] == "iso"
@@ -407,13 +406,12 @@ class _Clone:
         left = [name for cls, made in of_class.items() for name in ova.dangling(cls, made.values())]
         if left:
             return "the copy has invalid references: {}".format(", ".join(left))
-        for disk in edited.disks:  # clones share the disks that their originals share
-            for ref in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
-                with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
-                    drive: Record = calls.call("VBD.get_record", ref)
-                    user = str(drive["VM"])
-                    other: Record = calls.call("VM.get_record", user)
-                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
-                    if drive["type"] == "Disk" and user != vm and not other["is_a_snapshot"] and not is_copy:
-                        return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
+        on = {copy.by_uuid[disk.new]: disk.userdevice for disk in edited.disks}
+        drives = [vbd for vbd in calls.records_with("VBD", VDI=on).values() if vbd["type"] == "Disk"]
+        others = calls.records_with("VM", ref={drive["VM"] for drive in drives} - {vm})
+        for drive in [drive for drive in drives if drive["VM"] in others]:
+            other = others[drive["VM"]]  # clones share the disks that their originals share
+            is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
+            if not other["is_a_snapshot"] and not is_copy:
+                return f"its disk {on[drive['VDI']]} is a disk of the VM {other['name_label']!r} meanwhile"
         return ""

@@ -15,9 +15,10 @@ from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import is_derived
-from relvmoiscsi.pool.vms import forget, inventory, run_states, vbds
+from relvmoiscsi.pool.vms import forget, inventory, owners, run_states, vbds
 from relvmoiscsi.pool.vms.forget import Uses
-from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
+from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
+from relvmoiscsi.pool.vms.owners import whose
 from relvmoiscsi.wording import said, shell_command, some_of
 
 _DEFAULT = "default_template"  #: key of VM.other_config
@@ -163,7 +164,7 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
     by_clone = {ref: originals.get(clones[ref]["other_config"][COPY_OF]) for ref in own}
     stay = {str(vdi["uuid"]) for vdi in found.vdis.values() if vdi["SR"] not in srs}
-    olds = inventory.old_vdis(pool, found)
+    olds = owners.old_vdis(pool, found)
     return [ref for ref, vm in by_clone.items() if vm is None or not _is_left(pool, found, vm, own[ref], olds, stay)]
 
 
@@ -187,7 +188,7 @@ def _is_left(
 ) -> bool:
     """Is each disk still there that these disks of a clone, by device, are copies of, and one of them the VM's? Pure.
 
-    `olds` are those of `inventory.old_vdis`, `stay` the UUIDs of the VDIs that stay. A disk that was taken from the VM
+    `olds` are those of `owners.old_vdis`, `stay` the UUIDs of the VDIs that stay. A disk that was taken from the VM
     is there still. So is a later state of a disk, which the VM has; a journal gives it none. Where the pool no longer
     has the VDI, another tool may have moved the disk: then the VM has a disk at the device of the clone, and the LUN
     has no copy of that disk. A vm-admin chooses the VM, by a key of the clone, and not what is on the LUN.
@@ -475,14 +476,14 @@ def clean_networks(calls: Calls, but: Collection[str] = ()) -> None:
     stay: Dict[str, PoolFailure] = {}
     try:
         for ref, network in calls.records("network").items():
-            owners = inventory.owners_of(network)
-            if not owners or network["PIFs"]:
+            srs = inventory.owners_of(network)
+            if not srs or network["PIFs"]:
                 continue
             if left is None:
                 left = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(but)
             try:
                 with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
-                    if not owners & left and not calls.call("network.get_VIFs", ref):
+                    if not srs & left and not calls.call("network.get_VIFs", ref):
                         calls.call("network.destroy", ref)
             except PoolFailure as failure:
                 stay[f"{said(network['name_label'])} ({network['uuid']})"] = failure

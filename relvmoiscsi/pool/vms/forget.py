@@ -24,7 +24,8 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_entries, run_states
-from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent, lost_with
+from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent
+from relvmoiscsi.pool.vms.owners import lost_with
 from relvmoiscsi.pool.vms.vbds import unblock_command, way_to_reset
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -43,7 +44,7 @@ class Uses(NamedTuple):
     resets: List[str]  #: what helps where xapi's record of a halted VM says that its drives are plugged
     #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
     ejects: Dict[str, List[str]]
-    lost: List[Record]  #: the disks without a VM that are lost with the SR: those of `inventory.lost_with`
+    lost: List[Record]  #: the disks without a VM that are lost with the SR: those of `owners.lost_with`
     vdis: AbstractSet[str]  #: the UUIDs of all VDIs of the SR
 
 

@@ -30,7 +30,7 @@ def write(calls: Calls, vdi: str, uuids: Iterable[str]) -> None:
 def earlier(vdi: Record) -> List[str]:
     """Return the UUIDs that the disk of this VDI had before, by its mark, the latest first.
 
-    A vm-admin may have written the mark: inventory.earlier_uuids says which of the UUIDs count.
+    A vm-admin may have written the mark: owners.earlier_uuids says which of the UUIDs count.
     [] for a copy of such a VDI, which has the mark with the UUID of that other VDI.
     """
     uuids = all_of(vdi)

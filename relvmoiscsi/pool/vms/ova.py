@@ -26,7 +26,7 @@ from typing import (
     Tuple,
 )
 
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Refused, UsageError, in_state
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE, shown_device
@@ -160,7 +160,8 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     if lost:
         notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
     _keep_snapshots(ova, main, edit, notes)
-    _rebuild_drives(ova, edit, notes)
+    with in_state("Nothing was made.", Refused):
+        _rebuild_drives(ova, edit, notes)
     disks_of = _move_disks(ova, main, edit, notes)
     vifs, old_networks = _move_vifs(ova, main, edit)
     notes += _make_inactive(ova, main, edit)
@@ -220,57 +221,60 @@ def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     return parent
 
 
+def _devices_of_disks(ova: Ova) -> Dict[Tuple[str, Place], str]:
+    """Return the devices of the disks, by VM (id) and place.
+
+    A vm-admin may give a drive a device that VBD.create does not take. Raises Refused for such a device of a disk, and
+    for two disks at one device. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+    """
+    taken: Dict[Tuple[str, Place], str] = {}
+    for vbd in filter(_is_disk, ova.of("VBD")):
+        device, places = vbd.text("userdevice"), _places(vbd)
+        if not places:
+            why = NO_DEVICE if DEVICE.fullmatch(device) is None else "no device of xapi"
+            raise Refused(f"A disk of the VM has the device {said(device)}, which is {why}.").advising(AT_ANOTHER)
+        for other in [taken[place] for place in places if place in taken]:
+            raise Refused(f"xapi takes the disks {other} and {device} of the VM for one device.").advising(AT_ANOTHER)
+        taken.update(dict.fromkeys(places, device))
+    return taken
+
+
+def _places(vbd: Thing) -> List[Tuple[str, Place]]:
+    """Return the VM (id) of a drive with each place of its device; [] for a device that a run cannot write."""
+    device = vbd.text("userdevice")
+    return [(vbd.text("VM"), place) for place in places_of(device)] if DEVICE.fullmatch(device) is not None else []
+
+
 def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
     """Make each drive that is no disk a CD drive for reading: with its ISO, or empty. Leave out what cannot be one.
 
-    A vm-admin may set mode, type and device of a drive as VBD.create takes none. Raises Refused for two disks at one
-    device, and for a disk that the type of its drive denies. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+    A drive gives way to a disk, and to a drive before it. Raises Refused as `_devices_of_disks` does, and for a disk
+    that the type of its drive denies: a vm-admin may set mode and type of a drive.
     """
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
-    taken: Dict[Tuple[str, Place], str] = {}  #: devices, by VM (id) and place
+    taken = _devices_of_disks(ova)
     gone = []
-    for vbd in sorted(ova.of("VBD"), key=lambda vbd: not _is_disk(vbd)):  # a drive gives way to a disk
-        vm, device, kind = vbd.text("VM"), vbd.text("userdevice"), vbd.text("type")
-        places = [(vm, place) for place in places_of(device)] if DEVICE.fullmatch(device) is not None else []
-        other = next((taken[place] for place in places if place in taken), None)
-        if _is_disk(vbd):
-            if not places:
-                why = NO_DEVICE if DEVICE.fullmatch(device) is None else "no device of xapi"
-                raise (
-                    Refused(f"A disk of the VM has the device {said(device)}, which is {why}.")
-                    .in_state("Nothing was made.")
-                    .advising(AT_ANOTHER)
-                )
-            if other is not None:
-                raise (
-                    Refused(f"xapi takes the disks {other} and {device} of the VM for one device.")
-                    .in_state("Nothing was made.")
-                    .advising(AT_ANOTHER)
-                )
-            taken.update(dict.fromkeys(places, device))
-            continue
+    for vbd in [vbd for vbd in ova.of("VBD") if not _is_disk(vbd)]:
+        device, kind, places = vbd.text("userdevice"), vbd.text("type"), _places(vbd)
         vdi = None if vbd.truth("empty") else vdis.get(vbd.text("VDI"))
         home = srs.get(vdi.text("SR")) if vdi is not None else None
         has_iso = _is_iso(home, edit)
-        if vdi is not None and not (has_iso or _is_physical(home)):
+        is_physical = home is not None and home.text("type") == _PHYSICAL
+        if vdi is not None and not (has_iso or is_physical):
             of_disk = f"{said(vdi.text('name_label'))} ({said(vdi.text('uuid'))})"
             if vbd.text("mode").upper() == _FOR_READING:
                 notes.append(f"its drive {shown_device(device)} is empty: the pool has no such SR with ISOs")
             elif edit.omits_disks:
                 notes.append(f"without {of_disk}, whose drive {shown_device(device)} has the type {said(kind)}")
             else:
-                raise (
-                    Refused(
-                        f"The drive {shown_device(device)} of the VM may write to {of_disk}, but has the type "
-                        f"{said(kind)}, which is no disk."
-                    )
-                    .in_state("Nothing was made.")
-                    .advising(
-                        "Give the drive the type Disk again if the VM needs the disk. "
-                        "--omit-disks clones the VM without the disk."
-                    )
+                raise Refused(
+                    f"The drive {shown_device(device)} of the VM may write to {of_disk}, but has the type "
+                    f"{said(kind)}, which is no disk."
+                ).advising(
+                    "Give the drive the type Disk again if the VM needs the disk. "
+                    "--omit-disks clones the VM without the disk."
                 )
-        if kind.lower() != "cd" or not places or other is not None:
+        if kind.lower() != "cd" or not places or any(place in taken for place in places):
             gone.append(vbd)
             notes.append(f"without its drive {shown_device(device)} of the type {said(kind)}")
             continue
@@ -351,10 +355,6 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
 
 def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
-
-
-def _is_physical(sr: Optional[Thing]) -> bool:
-    return sr is not None and sr.text("type") == _PHYSICAL
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[str, str]]:

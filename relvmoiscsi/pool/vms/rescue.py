@@ -7,8 +7,9 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, restore_entries, run_states, vbds
-from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms import inventory, owners, restore_entries, run_states, vbds
+from relvmoiscsi.pool.vms.inventory import Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.wording import human_size, said, shell_command, some_of
 
 #: fields of the VBD of a lent disk
@@ -56,11 +57,11 @@ def find(found: Inventory, copy: Copy, text: str) -> str:
     if new is not None:
         return copy.by_uuid[new["uuid"]]
     listed = f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the VDIs of the copy."
-    owners = inventory.owners_of_disks(found, copy)
+    of_disks = owners.of_disks(found, copy)
 
     def details(vdi: Record) -> str:
         old = copy.origin.old_of(vdi)
-        vms = [] if old is None else owners.get(old["uuid"], [])
+        vms = [] if old is None else of_disks.get(old["uuid"], [])
         kinds = ["a snapshot"] if vdi["is_a_snapshot"] else []
         what = ", ".join([*kinds, "of " + some_of(list(map(repr, vms))) if vms else "of no VM"])
         return f" ({what}, {human_size(vdi['virtual_size'])})"
@@ -128,8 +129,8 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
             ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
         vbds.must_be_idle(found.vms[user])
-    olds = inventory.old_vdis(pool, found)
-    kin = inventory.kin(found, olds, record["uuid"])
+    olds = owners.old_vdis(pool, found)
+    kin = owners.kin(found, olds, record["uuid"])
     # an interrupted run may have moved a disk home without a mark
     moved = {swap.userdevice for swap in restore_entries.read(to)[0] if swap.old in kin}
     clash = [
@@ -202,10 +203,10 @@ def warning(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
     def named(refs: Iterable[str]) -> str:
         return some_of([repr(found.vms[ref]["name_label"]) for ref in refs])
 
-    owners, readers = [ref for ref in users if not ejects[ref]], [ref for ref in users if ejects[ref]]
-    if owners:
+    writers, readers = [ref for ref in users if not ejects[ref]], [ref for ref in users if ejects[ref]]
+    if writers:
         sentences.append(
-            f"VMs that are shut down have this disk too: {named(owners)}. No such VM can start while "
+            f"VMs that are shut down have this disk too: {named(writers)}. No such VM can start while "
             f"{to['name_label']!r} runs with the disk. Take the disk back first: {_done(copy, vdi, to)}."
         )
     if readers:

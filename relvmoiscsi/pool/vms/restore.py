@@ -32,7 +32,8 @@ from relvmoiscsi.pool.vms import (
     swap_disks,
     vbds,
 )
-from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import NULL, Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import quoted, said, some_of
@@ -175,7 +176,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
     """
     with run_states.unchanged():
         records.verify_not_discarded(calls, {swap.sr for swap in swaps})
-        now = vbds.read(calls, vm)
+        now = vbds.read(calls, vm, swaps)
         record = now.record
         begun = [swap for swap in _others(record, swaps) if now.device(swap.userdevice).vdi != swap.new]
         disks = [*swaps, *begun]
@@ -240,7 +241,7 @@ def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
         device, begun = now.device(swap.userdevice), swap in journal
         restore_journal.verify_origin(now, swap)
         # a disk whose move home has begun has the newest data
-        arrived = restore_journal.arrived_as(record, swap)
+        arrived = restore_entries.arrived_as(record, swap)
         if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
             where = f"as the VDI {said(arrived)}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
             raise Refused(
@@ -260,8 +261,7 @@ def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
             raise Refused(
                 f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
             ).advising("Repeat the command.")
-        now.must_be_free(swap.new, device.vbd if device.vdi == swap.new else "")
-        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.new)
+        now.must_take(swap, swap.new)
         old, sharers = now.find(swap.old), now.others_with(swap.old)
         if old is not None and sharers and now.found.vdis[old]["sharable"]:  # a disk of a cluster of VMs
             raise Refused(
@@ -367,12 +367,12 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
                 at_home.update([device.vdi] if device.sr == swap.home else [])
         if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
             swap_disks.halt(locked, swaps, _verify_back, shutdown)
-            moved = restore_journal.all_arrived(locked.read())
+            moved = restore_entries.all_arrived(locked.read())
             for swap in swaps:
                 swap_disks.hang(locked, swap, swap.old, (swap.old, swap.new, "", *moved))
         now = locked.now()
         swap_disks.verify_all(now, [(swap, swap.old) for swap in swaps])
-        moved = restore_journal.all_arrived(now.record)
+        moved = restore_entries.all_arrived(now.record)
         left = [uuid for uuid in moved if now.find(uuid) is not None and not now.users_of(uuid)]
         restore_journal.allow_start(locked)
         notes = swap_disks.rename(calls, now, swaps, Swap.own_name)
@@ -401,8 +401,7 @@ def _verify_back(now: VmNow) -> bool:
         if not restore_journal.is_home(now, swap):
             restore_journal.verify_not_between(now, swap)
             vbds.must_have(record, device, (swap.old, swap.new, ""))
-        now.must_be_free(swap.old, device.vbd if device.vdi == swap.old else "")
-        now.must_be_makeable(swap.userdevice, swap.vbd["mode"], swap.old)
+        now.must_take(swap, swap.old)
         is_swapped = is_swapped or device.vdi != swap.old
     return is_swapped
 
@@ -489,7 +488,7 @@ def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Dict[str
         on_copies.update({device.vdi: device.sr} if device.sr in copies else {})
         stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
         lines.append(f"disk {number}: {named(device.vdi_ref) if device.vdi_ref in found.vdis else 'none'}{stays}")
-    uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(now.record)}
+    uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_entries.all_arrived(now.record)}
     for uuid in sorted(uuids):
         for vdi in found.grouped("vdis", "uuid").get(uuid, {}):
             if not found.vms_with_disk(vdi, with_snapshots=True):

@@ -16,6 +16,7 @@ from relvmoiscsi.pool.calls import Record
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states
+from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER
 from relvmoiscsi.wording import said
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
@@ -134,7 +135,7 @@ def verify_readable(vm: Record, swap: Swap) -> None:
     except ValueError as error:
         disk = f"the disk {said(swap.userdevice)} of the VM {vm['name_label']!r}"
         raise Refused(f"A restore cannot note {disk} in its journal: {error}.").advising(
-            "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
+            f"{AT_ANOTHER} Or restore the other disks alone, with --disk."
         ) from error
 
 
@@ -158,3 +159,25 @@ def journal_of(vm: Record) -> List[Swap]:
             f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is and removes the journal."
         )
     return swaps
+
+
+def arrived_as(record: Record, swap: Swap) -> str:
+    """Return the UUID of the moved VDI of this disk; "" where the journal names none."""
+    values = _values(record, ARRIVED + swap.userdevice)
+    return str(values["arrived"]) if values.get("new") == swap.new else ""
+
+
+def all_arrived(record: Record) -> List[str]:
+    """Return the UUIDs of all moved VDIs of this VM, for any state of the journal; at most MOST."""
+    found = [_values(record, key) for key in keys_of(record, ARRIVED)[:MOST]]
+    return [values["arrived"] for values in found if values]
+
+
+def _values(record: Record, key: str) -> Dict[str, Any]:
+    """Return the content of an ARRIVED key; {} for a missing or unreadable key, or another VM's key."""
+    try:
+        values = marks.values_of(record["other_config"].get(key, "{}"))
+    except ValueError:
+        values = {}
+    is_of_vm = values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str)
+    return values if is_of_vm and untrusted.text_of(values["arrived"]) == values["arrived"] else {}

@@ -13,20 +13,19 @@ command that ends the restore.
 from contextlib import contextmanager
 from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
-from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
 from relvmoiscsi.pool.records import WAS, shown_device
-from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
+from relvmoiscsi.pool.vms import lineage, owners, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import (
     ARRIVED,
     KEYS,
     LEAVING,
-    MOST,
     RESTORED,
     Swap,
+    arrived_as,
     devices_of,
     journal_of,
     keys_of,
@@ -49,9 +48,9 @@ _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
 class LockedVm:
     """A VM that this run has locked, together with the copies of its disks."""
 
-    def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
-        self.calls, self.vm, self.held = calls, vm, held
-        self.first = vbds.read(calls, vm)  #: the VM as the lock has found it
+    def __init__(self, calls: Calls, vm: str, held: lock.Held, swaps: Iterable[Swap]) -> None:
+        self.calls, self.vm, self.held, self._swaps = calls, vm, held, swaps
+        self.first = vbds.read(calls, vm, swaps)  #: the VM as the lock has found it
         #: an earlier run was interrupted during its swaps, and a call of that run may still work. A run writes the
         #: journal before it blocks the start, and a vm-admin may forge the block
         self.is_after_a_cut = is_begun(self.first) and bool(devices_of(self.first.record))
@@ -68,21 +67,21 @@ class LockedVm:
         self.calls.call(method, self.vm, *arguments)
 
     def now(self) -> VmNow:
-        """Return the VM and the pool around it as they are now. Raises the errors of `read`."""
+        """Return the VM and what a step needs to know of it, as they are now. Raises the errors of `read`."""
         self.held.verify(self.calls)
-        return vbds.read(self.calls, self.vm)
+        return vbds.read(self.calls, self.vm, self._swaps)
 
 
 @contextmanager
 def locked(
-    calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, state: ContextManager[None]
+    calls: Calls, vm: str, record: Record, swaps: Sequence[Swap], doing: str, state: ContextManager[None]
 ) -> Iterator[LockedVm]:
     """Lock a VM (its reference) and the copies of these disks for the block, which runs in `state`.
 
     Raises Refused where another client has one of the locks; PoolFailure.
     """
     with lock.held(calls, _locks(calls, record, swaps), doing) as mine, state:
-        yield LockedVm(calls, vm, mine)
+        yield LockedVm(calls, vm, mine, swaps)
 
 
 def verify_free(calls: Calls, record: Record, swaps: Iterable[Swap]) -> None:
@@ -137,9 +136,10 @@ def must_be_whole(now: VmNow) -> None:
             "Check the disks of the VM, and attach each disk that the VM lacks. Then repeat the restore. Or run "
             f"{keep}, which leaves the disks as they are."
         )
-    devices = {swap.userdevice for swap in journal}
-    for original in sorted({str(sr["other_config"][records.ORIGINAL_SR]) for _, sr in now.pool.copies()}):
-        for device in sorted(set(inventory.on_copies(now.pool, now.found, original).get(now.vm, ())) - devices):
+    copies, devices = dict(now.pool.copies()), {swap.userdevice for swap in journal}
+    others = {disk["SR"] for device, disk in now.found.disks_of(now.vm).items() if device not in devices}
+    for original in sorted({str(copies[sr]["other_config"][records.ORIGINAL_SR]) for sr in others & set(copies)}):
+        for device in sorted(set(owners.on_copies(now.pool, now.whole(), original).get(now.vm, ())) - devices):
             raise Refused(
                 f"The disk {shown_device(device)} of the VM {name!r} is on a copy, and the journal of the VM does not "
                 "name that disk: nothing says which VDI the VM had there before."
@@ -183,14 +183,14 @@ def verify_origin(now: VmNow, swap: Swap) -> None:
     the disk at its device now, and the disk has data of another VM. A vm-admin may write an entry and a mark. An old
     VDI that came home before has the mark of that.
     """
-    vm, pool, found = now.record, now.pool, now.found
+    vm, pool = now.record, now.pool
     wrong, old = "", now.find(swap.old)
     known = {records.original_of(pool, swap.sr)} - {""}  # {} where the copy is gone
     known.update([] if old is None else [now.sr_of(old)])
     if known - {swap.home}:
         wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
     elif old is not None and swap.of != swap.old:
-        marked = inventory.earlier_uuids(pool, found).get(swap.old, {})
+        marked = owners.earlier_uuids(pool, now.whole()).get(swap.old, {})
         if swap.of not in marked:
             wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
         elif marked[swap.of]:
@@ -201,7 +201,7 @@ def verify_origin(now: VmNow, swap: Swap) -> None:
         )
     at_device = {swap.old: (swap.old, swap.of), swap.new: (swap.of,)}.get(now.device(swap.userdevice).vdi, ())
     for uuid in sorted({swap.old, swap.of}.difference(at_device)):
-        others = inventory.strangers(pool, found, uuid, [vm["uuid"]])
+        others = owners.strangers(pool, now.whole(), uuid, [vm["uuid"]])
         if others:
             names = some_of(list(map(repr, others)))
             raise Refused(
@@ -279,28 +279,6 @@ def _way(record: Record, swap: Swap, **more: str) -> str:
 def is_leaving(record: Record, swap: Swap) -> bool:
     """Has a run begun to move this disk home?"""
     return bool(record["other_config"].get(LEAVING + swap.userdevice) == _way(record, swap))
-
-
-def arrived_as(record: Record, swap: Swap) -> str:
-    """Return the UUID of the moved VDI of this disk; "" where the journal names none."""
-    values = _values(record, ARRIVED + swap.userdevice)
-    return str(values["arrived"]) if values.get("new") == swap.new else ""
-
-
-def all_arrived(record: Record) -> List[str]:
-    """Return the UUIDs of all moved VDIs of this VM, for any state of the journal; at most MOST."""
-    found = [_values(record, key) for key in keys_of(record, ARRIVED)[:MOST]]
-    return [values["arrived"] for values in found if values]
-
-
-def _values(record: Record, key: str) -> Dict[str, Any]:
-    """Return the content of an ARRIVED key; {} for a missing or unreadable key, or another VM's key."""
-    try:
-        values = marks.values_of(record["other_config"].get(key, "{}"))
-    except ValueError:
-        values = {}
-    is_of_vm = values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str)
-    return values if is_of_vm and untrusted.text_of(values["arrived"]) == values["arrived"] else {}
 
 
 def is_home(now: VmNow, swap: Swap) -> bool:

@@ -7,7 +7,7 @@ data is read back and compared.
 
 from collections import Counter
 from operator import attrgetter
-from typing import Collection, Dict, List, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
@@ -22,6 +22,7 @@ from relvmoiscsi.pool.vms import (
     checked_export,
     inventory,
     ova,
+    owners,
     records_key,
     restore_journal,
     run_states,
@@ -29,7 +30,8 @@ from relvmoiscsi.pool.vms import (
     vbds,
 )
 from relvmoiscsi.pool.vms.choice import VmSource
-from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.wording import cut, printable, said, shell_command, some_of
 
 #: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
@@ -80,7 +82,7 @@ def left_out(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
             vbds.must_be_allowed(found.vms[ref], checked_export.EXPORT)
         except Refused as blocked:
             left[ref] = blocked
-    for ref, devices in inventory.on_copies(pool, found, str(pool.srs[sr]["uuid"])).items():
+    for ref, devices in owners.on_copies(pool, found, str(pool.srs[sr]["uuid"])).items():
         vm, disks = found.vms[ref], found.disks_of(ref)
         if any(disk["SR"] == sr for disk in disks.values()):
             continue
@@ -401,46 +403,53 @@ def _compared(pool: Pool, found: Inventory, copy: Copy, saved: SavedVms, sources
 
     Their claims on disks are compared with each other and with the VMs of the pool.
     """
-    index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
     #: how many VMs of the records claim a VDI (its UUID)
     claims = Counter(vdi for vm in saved.vms for vdi in {disk.vdi for disk in vm.disks})
+    index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
     believed = []
     for source in sources:
+        problem: Optional[Refused] = None
         try:
-            uuid, own, all_disks = ova.disks_of(source.document)
-        except Refused as error:
-            believed.append(source._replace(problem=error))
-            continue
-        why = ""
-        if uuid != source.uuid or own != index[source.uuid]:
-            why = "they describe another VM, or other disks, than the index of the records"
-        for vdi in [] if why else all_disks:
-            rows, new = found.grouped("vdis", "uuid").get(vdi, {}), copy.new_of(vdi)
-            uses = [inventory.other_use_of(row) for row in (*rows.values(), new) if row is not None]
-            is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
-            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
-            strangers = inventory.strangers(pool, found, vdi, [source.uuid])
-            if claims[vdi] > 1 or (claims[vdi] and not is_own):
-                why = f"other records claim the disk {said(vdi)} too"
-            elif others:
-                why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
-            elif not here and strangers:
-                why = f"the disk {said(vdi)} has data of the VM {strangers[0]!r} in this pool"
-            elif any(uses):
-                why = f"the VDI {said(vdi)} is no disk of a VM, but {max(uses)}"
-            elif source.ref and (is_own or rows) and source.ref not in here:  # the pool may lack an old snapshot
-                why = f"the VM has no disk {said(vdi)} in this pool"
+            why = _contradiction(pool, found, copy, source, index[source.uuid], claims)
             if why:
-                break
-        if why:
-            refusal = (
-                Refused(
-                    f"The records of the VM {said(source.name)} are of an unknown writer, and are not believed: {why}."
+                problem = (
+                    Refused(
+                        f"The records of the VM {said(source.name)} are of an unknown writer, and are not believed: "
+                        f"{why}."
+                    )
+                    .in_state("Nothing was made.")
+                    .advising("Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`.")
                 )
-                .in_state("Nothing was made.")
-                .advising("Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`.")
-            )
-            believed.append(source._replace(problem=refusal))
-        else:
-            believed.append(source)
+        except Refused as error:
+            problem = error
+        believed.append(source._replace(problem=problem))
     return believed
+
+
+def _contradiction(
+    pool: Pool, found: Inventory, copy: Copy, source: VmSource, index: Sequence[str], claims: Mapping[str, int]
+) -> str:
+    """Return what the records of a VM contradict, as a clause; "" for nothing. Raises Refused for unreadable records.
+
+    `index` has the disks of the VM by the index of the records, `claims` how many VMs claim a VDI, 0 too.
+    """
+    uuid, own, all_disks = ova.disks_of(source.document)
+    if uuid != source.uuid or own != index:
+        return "they describe another VM, or other disks, than the index of the records"
+    for vdi in all_disks:
+        rows, new = found.grouped("vdis", "uuid").get(vdi, {}), copy.new_of(vdi)
+        uses = [inventory.other_use_of(row) for row in (*rows.values(), new) if row is not None]
+        is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
+        others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
+        strangers = owners.strangers(pool, found, vdi, [source.uuid])
+        if claims[vdi] > 1 or (claims[vdi] and not is_own):
+            return f"other records claim the disk {said(vdi)} too"
+        if others:
+            return f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
+        if not here and strangers:
+            return f"the disk {said(vdi)} has data of the VM {strangers[0]!r} in this pool"
+        if any(uses):
+            return f"the VDI {said(vdi)} is no disk of a VM, but {max(uses)}"
+        if source.ref and (is_own or rows) and source.ref not in here:  # the pool may lack an old snapshot
+            return f"the VM has no disk {said(vdi)} in this pool"
+    return ""

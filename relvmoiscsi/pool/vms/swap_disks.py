@@ -83,8 +83,7 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
         raise Refused(f"Another client has unblocked the start of the VM {record['name_label']!r} during this run.")
     verify_can_be_halted(record, False)
     vbds.must_be_idle(record)
-    now.must_be_free(uuid, device.vbd if device.vdi == uuid else "")
-    now.must_be_makeable(swap.userdevice, swap.vbd["mode"], uuid)
+    now.must_take(swap, uuid)
     try:
         if device.vbd:
             calls.call("VBD.destroy", device.vbd)

@@ -20,7 +20,7 @@ from relvmoiscsi.host.xapi.rpc import GONE
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Records, passing
 from relvmoiscsi.pool.vms import ova_file
-from relvmoiscsi.pool.vms.inventory import Copy
+from relvmoiscsi.pool.vms.owners import Copy
 
 #: key of task.other_config, for XenCenter: the object that a task works on. It takes the role vm-operator, where each
 #: user of the pool can make a task, and write any other key of the task; xen-api ocaml/idl/datamodel.ml

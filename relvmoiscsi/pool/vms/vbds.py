@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read a VM with the pool around it: the disk at each device, and the users of a VDI.
+"""Read a VM, its drives, the VDIs of its restore and their users: the disk at each device, and the users of a VDI.
 
-Read again before each step: other clients change VMs. One reading serves all disks of the VM, because a vm-admin may
-write the keys of 256 disks.
+Read again before each step: other clients change VMs. What can they change, and what must see it?
+
+    the lock, the power state, blocked_operations       each step, from the record of the VM
+    the drives of the VM                                each step: `must_have`, `must_take`
+    a VDI that a step gives to the VM, and its users    each step: `must_take`, `must_be_free`
+    the journal                                         each look at all disks
+    whose data a VDI has                                each look at all disks, if the VM does not have the disk itself
+
+The last question alone needs the records of all VMs and VDIs (`VmNow.whole`). One reading serves all disks of the VM,
+because a vm-admin may write the keys of 256 disks.
 """
 
 from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool, shown_device
-from relvmoiscsi.pool.vms import inventory, run_states
+from relvmoiscsi.pool.vms import inventory, restore_entries, run_states
 from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, places_of
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
+from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.wording import said, shell_command, some_of
+
+_LONGEST = 200  #: characters of the UUID of a moved disk, which is any text that xapi took
 
 
 class VmDevice(NamedTuple):
@@ -28,13 +38,19 @@ class VmDevice(NamedTuple):
     sr: str = ""  #: UUID
 
 
-class VmNow(NamedTuple):
-    """A VM and the pool around it, as `read` found them. No method asks the pool."""
+class VmNow:
+    """A VM and what `read` found with it. No method but `whole` asks the pool."""
 
-    vm: str  #: reference
-    record: Record
-    pool: Pool
-    found: Inventory
+    def __init__(self, calls: Calls, vm: str, pool: Pool, found: Inventory) -> None:
+        self.vm, self.pool, self.found = vm, pool, found
+        self.record = found.vms[vm]
+        self._calls, self._whole = calls, None  # type: Calls, Optional[Inventory]
+
+    def whole(self) -> Inventory:
+        """Return the records of the pool, which are read once, at the first call. Raises PoolFailure."""
+        if self._whole is None:
+            self._whole = inventory.read(self._calls)
+        return self._whole
 
     def device(self, number: str) -> VmDevice:
         """Return the device with this number."""
@@ -85,15 +101,17 @@ class VmNow(NamedTuple):
                 f"The VDI {vdi} is in a CD drive of {tenants} too, and xapi may move it for the VM of that drive."
             ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
 
-    def must_be_makeable(self, number: str, mode: str, vdi: str) -> None:
-        """Raises Refused where xapi would make no VBD of this mode and VDI (a UUID) at a device, or first destroy none.
+    def must_take(self, swap: Swap, vdi: str) -> None:
+        """Raises the errors of `must_be_free`; Refused where xapi would not make this VDI (a UUID) the disk of a swap.
 
         A vm-admin may give each VBD any name of a device. A drive that was plugged keeps its place in VBD.device.
         Source: xen-api ocaml/xapi/xapi_vbd.ml, create and destroy.
         """
-        name, places, device = self.record["name_label"], places_of(number), self.device(number)
+        number, device = swap.userdevice, self.device(swap.userdevice)
+        self.must_be_free(vdi, device.vbd if device.vdi == vdi else "")
         if self.record["power_state"] == "Halted":  # the shutdown of a running VM unplugs its drives
             must_be_unplugged(self.record, device.record)
+        name, places = self.record["name_label"], places_of(number)
         if not places:
             raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(AT_ANOTHER)
         others = self.found.vbds_by_place(self.vm)
@@ -114,7 +132,7 @@ class VmNow(NamedTuple):
                 f"takes this drive and the disk {number} for one device, and would not attach the disk again."
             ).advising(f"{way} Repeat the command after that.")
         ref_of_vdi = self.find(vdi)
-        why, way = ("", "") if ref_of_vdi is None else why_no_drive(self.found.vdis[ref_of_vdi], mode)
+        why, way = ("", "") if ref_of_vdi is None else why_no_drive(self.found.vdis[ref_of_vdi], swap.vbd["mode"])
         if why:
             raise Refused(
                 f"The VDI {vdi} {why}, and xapi would not attach it as the disk {number} of the VM {name!r}."
@@ -142,11 +160,27 @@ class VmNow(NamedTuple):
         return dict(sorted(names.items(), key=lambda item: (item[1], item[0])))
 
 
-def read(calls: Calls, vm: str) -> VmNow:
-    """Read a VM (a reference), and the pool around it. Raises PoolFailure."""
-    pool, found = records.read(calls), inventory.read(calls)
-    record = found.vms[vm] if vm in found.vms else calls.call("VM.get_record", vm)
-    return VmNow(vm, record, pool, found)
+def read(calls: Calls, vm: str, more: Iterable[Swap] = ()) -> VmNow:
+    """Read a VM (a reference), its snapshots and drives, and its VDIs with their users. Raises PoolFailure.
+
+    The VDIs are those in the drives, and those of the VM's journal and of the disks `more`. An ISO in a CD drive has no
+    users here. Of the pool, hosts and PBDs are not read. The number of calls is the same for any number of disks.
+    """
+    ref, its = calls.pool()
+    pool = Pool(ref, its["master"], {}, {}, calls.records("SR"), {}, its["other_config"])
+    record = calls.call("VM.get_record", vm)
+    swaps = [*restore_entries.read(record)[0], *more]
+    uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)}
+    # a vm-admin may write any text there, and no search takes a quotation mark
+    uuids.update(text for text in restore_entries.all_arrived(record) if '"' not in text and len(text) <= _LONGEST)
+    vbds = calls.records("VBD", VM=vm)
+    in_drives = {vbd["VDI"]: vbd["type"] for vbd in vbds.values() if vbd["VDI"] != NULL}
+    vdis = calls.records_with("VDI", uuid=uuids, ref=in_drives)
+    disks = [ref for ref, vdi in vdis.items() if vdi["uuid"] in uuids or in_drives[ref] != "CD"]
+    vbds.update(calls.records_with("VBD", VDI=disks))
+    users = {*record["snapshots"], *(vbd["VM"] for vbd in vbds.values())} - {vm}
+    vms = {**calls.records_with("VM", ref=users, suspend_VDI=disks), vm: record}
+    return VmNow(calls, vm, pool, Inventory(vms, vbds, {}, {}, vdis))
 
 
 def must_have(record: Record, device: VmDevice, expected: Collection[str], begun: bool = True) -> None:

@@ -16,7 +16,7 @@ A path that does not answer counts as absent if another path answers.
 import logging
 import time
 from contextlib import ExitStack
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.direct.direct_config import luns_of
@@ -34,14 +34,13 @@ from relvmoiscsi.lun import pool_records, users
 from relvmoiscsi.lun.call import disks_to_read
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns
-from relvmoiscsi.wording import some_of
+from relvmoiscsi.wording import some_luns
 
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 15.0  #: for all adapters together; the kernel needs twice that time to give up a dead port
 DISK_SECONDS = 15.0  #: for the disks of the LUN to appear behind the adapters; the same as in SM
 OTHERS_SECONDS = 8.0  #: for udev to handle the other LUNs of a scan, and for their removal
-_MOST_NAMED = 20  #: LUNs or ports that a message names
 USER_SECONDS = 3.0  #: for programs that look at a disk for a moment
 
 
@@ -171,9 +170,9 @@ class Discovery:
         """
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
         if not (places or self._live):
-            ports, seen = _listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters))
+            ports, seen = some_luns(self._config.wwpns), some_luns(hba.remote_ports(self._adapters))
             if not self._adapters:
-                types = _listed(sorted({one.driver for one in hba.adapters()}))
+                types = some_luns(sorted({one.driver for one in hba.adapters()}))
                 raise NotFound(
                     f"This host has no adapter of the type {self._config.driver}; its adapters have the types {types}.",
                     "ISCSIDevice",
@@ -187,18 +186,16 @@ class Discovery:
             hiding.enter_context(others.hidden())
             if not self._live:  # else a killed call has scanned for the LUN before
                 try:
-                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one.where})" for one in places)
+                    started, what = time.monotonic(), some_luns(f"{one.adapter.name} ({one.where})" for one in places)
                     log.info("scanning %s for the LUN %s", what, self.scsi_id)
                     self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
                     for failure in self._failures:
                         log.warning("%s", failure)
                     came = others.new_addresses()
-                    luns = _listed(f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came)
+                    luns = some_luns(f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came)
                     log.info("%.1f seconds; it has brought %s", time.monotonic() - started, luns)
-                except BaseException:
-                    others.forget(
-                        self.deadline.for_cleanup()
-                    )  # the other LUNs are hidden only until the end of this block
+                except BaseException:  # the other LUNs are hidden only until the end of this block
+                    others.forget(self.deadline.for_cleanup())
                     raise
             others.forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:
@@ -281,20 +278,16 @@ class Discovery:
                 silent.append(f"{disk.name} ({state})" if state else disk.name)
         if silent:
             return NotFound(
-                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: {_listed(silent)}.",
+                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: {some_luns(silent)}.",
                 "ISCSIDevice",
             ).advising("Check the paths, and the state of the LUN at the array.")
-        names = _listed(adapter.name for adapter in self._adapters)
+        names = some_luns(adapter.name for adapter in self._adapters)
         if self._config.lun is not None:
             names += " for the number {}".format(" or ".join(map(str, hba.numbers_of(self._config.lun))))
-        seen = _listed(sorted(filter(None, {disk.scsi_id for disk in there})))
+        seen = some_luns(sorted(filter(None, {disk.scsi_id for disk in there})))
         failed = f" These could not be scanned: {' '.join(self._failures)}" if self._failures else ""
         return NotFound(
             f"No disk with the SCSIid {self.scsi_id} answers on this host after a scan of {names}; there are "
             f"{seen}.{failed}",
             "ISCSIDevice",
         ).advising("" if failed else "Map the LUN to this host.")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return some_of(list(names), _MOST_NAMED) or "none"

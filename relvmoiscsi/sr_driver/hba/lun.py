@@ -104,13 +104,10 @@ class HbaLun(CallLun):
         super().__init__(discovery.scsi_id, discovery.deadline, lock_seconds)
         self.discovery, self.multipathing, self._verify_elsewhere = discovery, multipathing, verify_elsewhere
 
-    def read(self, work: Callable[[OpenLun], Found]) -> Found:
-        with sigterm_fails(self.deadline):
-            return super().read(work)
-
-    def write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
-        with sigterm_fails(self.deadline):
-            return super().write(work, asks, xapi)
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with sigterm_fails(self.deadline), super().locked():
+            yield
 
     def _read(self, work: Callable[[OpenLun], Found]) -> Found:
         with self.device_session(to_write=False) as nodes:

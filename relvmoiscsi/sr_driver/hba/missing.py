@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import run
@@ -24,7 +23,7 @@ from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
-from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns, is_taken
+from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns, ids_used_here
 from relvmoiscsi.sr_driver.protocol import list_document, list_element, said_left_out
 from relvmoiscsi.sr_driver.transport import MissingKey
 from relvmoiscsi.sr_types import MOST_LUNS
@@ -64,8 +63,8 @@ def missing_scsi_id(
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(DISK_SECONDS))
         # A disk without an answer in time has the kernel's values.
         found = hba.disks(adapters)
-        of_guests = luns_of(THIS_HOST).values()
-        asked = [disk.name for disk in found if disk.scsi_id not in of_guests]
+        used = ids_used_here()
+        asked = [disk.name for disk in found if disk.scsi_id not in used]
         faces = paths.look(asked, deadline.part(LIST_SECONDS))
         for number, disk in enumerate(found):
             face = faces.get(disk.name)
@@ -74,7 +73,11 @@ def missing_scsi_id(
             if face is not None:
                 now = disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
                 found[number] = now
-        xml, left_out = device_list(found, adapters, lambda scsi_id: is_taken(scsi_id, pool, host_ref), _description)
+
+        def is_used(scsi_id: str) -> bool:
+            return scsi_id in used or bool(pool_records.users_of(scsi_id, pool, here=host_ref))
+
+        xml, left_out = device_list(found, adapters, is_used, _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
     else:

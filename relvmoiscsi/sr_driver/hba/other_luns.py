@@ -10,13 +10,13 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 
 import logging
 from contextlib import ExitStack, suppress
-from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Set
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
 from relvmoiscsi.host.terminated import quietly
@@ -29,11 +29,10 @@ log = logging.getLogger(__name__)
 NODE_SECONDS = 3.0  #: for device nodes to appear after the scan
 
 
-def is_taken(scsi_id: str, pool: pool_records.PoolRecords, host_ref: str) -> bool:
-    """Return whether the pool uses the LUN, or this host: as a direct LUN, or for its root. A used LUN is no clone."""
-    if pool_records.users_of(scsi_id, pool, here=host_ref) or scsi_id in luns_of(THIS_HOST).values():
-        return True
-    return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
+def ids_used_here() -> Set[str]:
+    """Return the SCSIids of the LUNs that this host uses: its direct LUNs, and the LUNs of its root."""
+    of_root = {scsi_id_of_disk(disk, THIS_HOST) for disk in holders.disks_below("/", THIS_HOST)}
+    return {*luns_of(THIS_HOST).values(), *filter(None, of_root)}
 
 
 class OtherLuns:
@@ -85,6 +84,7 @@ class OtherLuns:
             log.warning(
                 "the new LUNs of a scan stay, because xapi does not say whether the pool uses them: %s", problem
             )
+        used = ids_used_here() if new else set()
         arrived = set(hba.ports_online(self._adapters)) - self._ports
         with ExitStack() as locks:
             go: Dict[str, List[str]] = {}
@@ -92,7 +92,7 @@ class OtherLuns:
                 if any(one.rpartition(":")[0] in arrived for one in addresses):
                     log.warning("the LUN %s stays: it came with a port that has logged in meanwhile", scsi_id)
                     stay += addresses
-                elif pool is None or is_taken(scsi_id, pool, self._host_ref):
+                elif pool is None or scsi_id in used or pool_records.users_of(scsi_id, pool, here=self._host_ref):
                     stay += addresses
                 else:
                     with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it

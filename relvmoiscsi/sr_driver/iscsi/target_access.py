@@ -13,12 +13,11 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from glob import escape, glob
 from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.files import attribute, lines_of
+from relvmoiscsi.host.files import attribute, lines_of, matching
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
@@ -134,16 +133,14 @@ def interfaces(host: Host) -> List[str]:
     The iface of an offload card has none. A hardware address wins.
     """
     found = []
-    for path in (
-        path for one in DIRECTORIES for path in sorted(glob(os.path.join(escape(host.at(one)), PREFIX + "*")))
-    ):
+    for path in [path for one in DIRECTORIES for path in matching(host.at(one), PREFIX + "*")]:
         pairs = [line.partition("=") for line in lines_of(path) if not line.startswith("#")]
         values = {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
         hardware = values.get("iface.hwaddress", "")
         if values.get("iface.transport_name", "tcp") != "tcp":
             continue
         if hardware not in _UNSET:
-            addresses = sorted(glob(os.path.join(escape(host.at("sys")), "class/net/*/address")))
+            addresses = matching(host.at("sys/class/net"), "*/address")
             having = [one for one in addresses if attribute(one).lower() == hardware.lower()]
             found += [os.path.basename(os.path.dirname(one)) for one in having[:1]]
             continue

@@ -398,23 +398,23 @@ _EQUAL = re.compile(r'field "([^"]*)" = "([^"]*)"\Z')
 
 
 def _equal_fields(table, expression):
-    """{field: text} of what get_all_records_where takes: `field "a" = "b" and field "c" = "d"`, of the language there
-    is (xen-api ocaml/database/db_filter_parse.mly) the words that we use. Fields have the names of the database here.
+    """(all or any, [(field, text)]) of what get_all_records_where takes: `field "a" = "b" and field "c" = "d"`, or with
+    `or` alone, of the language there is (xen-api ocaml/database/db_filter_parse.mly) the words that we use. Fields have
+    the names of the database here; each row also has its reference (db_cache_impl.ml).
 
     A field that there is not is an error of a real xapi as soon as there is a row to look at; here always.
     """
-    wanted, names = (
-        {},
-        {field.db_name: name for name, field in datamodel.FIELDS[table].items() if name in TABLES[table]},
-    )
-    for part in expression.split(" and "):
+    names = {field.db_name: name for name, field in datamodel.FIELDS[table].items() if name in TABLES[table]}
+    names["_ref"], wanted = None, []
+    is_any = " or " in expression
+    for part in expression.split(" or " if is_any else " and "):
         match = _EQUAL.match(part)
         if match is None:
             raise Mistake("INTERNAL_ERROR", f"Db_filter.Expression_error({expression})")
         if match.group(1) not in names:
             raise Mistake("INTERNAL_ERROR", "missing field", match.group(1), "")
-        wanted[names[match.group(1)]] = match.group(2)
-    return wanted
+        wanted.append((names[match.group(1)], match.group(2)))
+    return any if is_any else all, wanted
 
 
 def _text(value):
@@ -464,12 +464,16 @@ class Generic:
             return {ref: self._database.as_read(table, ref) for ref in self._database.refs(table)}
 
     def _get_all_records_where(self, table, _session, expression):
-        db, wanted = self._database, _equal_fields(table, expression)
+        db, (suffice, wanted) = self._database, _equal_fields(table, expression)
         with db.lock:
-            found = db.refs(table)
-            for name, text in wanted.items():
-                found = [ref for ref in found if _text(db.get(table, ref, name)) == text]
-            return {ref: db.as_read(table, ref) for ref in found}
+            texts = {name: {text for other, text in wanted if other == name} for name, _ in wanted}
+
+            def fits(ref):
+                for name, among in texts.items():
+                    there = ref if name is None else _text(db.get(table, ref, name))
+                    yield there in among and (suffice is any or len(among) == 1)
+
+            return {ref: db.as_read(table, ref) for ref in db.refs(table) if suffice(fits(ref))}
 
     def _get_record(self, table, _session, ref):
         return self._database.as_read(table, ref)

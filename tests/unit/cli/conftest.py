@@ -171,9 +171,7 @@ def has_scsi_id(monkeypatch):
 def lun(image, root, monkeypatch, has_scsi_id):
     """The image, taken for a disk with the SCSIid SCSI_ID: what the kernel says of a path comes from here."""
     monkeypatch.setattr(source, "is_block_device", lambda _path: True)
-    monkeypatch.setattr(
-        disk_source, "open_device", lambda path, writable, is_kind, pinned: open_device(path, writable, pinned=pinned)
-    )
+    monkeypatch.setattr(disk_source, "open_device", lambda path, writable, is_kind: open_device(path, writable))
     has_scsi_id(SCSI_ID)
     monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "serial")
     size_bytes = os.path.getsize(image)

@@ -273,6 +273,25 @@ def test_a_user_namespace_without_root_is_told_and_nobody_there_is_taken_for_roo
         directory_of(str(tmp_path / "map"))
 
 
+@pytest.mark.parametrize(
+    ("map_of_users", "is_own"),
+    [(b"1000 4713 1\n", False), (b"0 0 4294967295\n", True), (None, True)],
+    ids=["a map of one user", "the host's", "a kernel without user namespaces"],
+)
+def test_in_a_user_namespace_the_number_of_a_mount_s_user_is_not_taken_for_this_user(monkeypatch, map_of_users, is_own):
+    """The user 1000 of the host has made the mount. The user 4713 of the host is 1000 here."""
+    line = "9 1 0:9 / /proc rw - fuse.sshfs a: rw,user_id=1000,group_id=1000"
+    monkeypatch.setattr(own_path, "mount_with", lambda _number: next(mounts_in([line.encode()])))
+    monkeypatch.setattr(own_path, "content_of", {"/proc/self/uid_map": map_of_users}.get)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    if is_own:
+        with own_way("/proc") as there:
+            assert there.kind == "fuse.sshfs"
+        return
+    with pytest.raises(NotOwn, match="of type fuse.sshfs, is mounted by another user"), own_way("/proc"):
+        pass
+
+
 @pytest.mark.processes
 def test_in_a_user_namespace_without_a_map_no_file_is_this_user_s(password):
     words = ["import sys", f"sys.path[:0] = [{str(ROOT)!r}]", "from relvmoiscsi.host.own_path import read_named"]

@@ -80,13 +80,11 @@ COMPLETE = (
     "… has logical blocks of … bytes; 512 or 4096 are supported.",
     "… has the SCSIid …, and the given SCSIid is …: it is another LUN.",
     "… holds damaged LVM structures and may belong to an SR: …",
-    "… is a larger disk than its child …. ….",
     "… is empty: its first … bytes are zero.",
     "… is locked by …: another relvmoiscsi is at work on it.",
     "… is not a name of a volume group, so it cannot be locked.",
     "… leads to no LUN with a SCSIid (device-config:device).",
     "…: there is no room for the journal: it needs … bytes and a second",
-    "…: a part of that VDI is still to be zeroed. …: the clone's own SR",
     "relvmoiscsi is giving the LUN new identities.",
     "udev was too slow.",
     "… leads to ….",
@@ -109,8 +107,12 @@ def texts(node, names):
         return {re.sub(r"\{[^}]*\}", ANY, text) for text in texts(node.func.value, names)}
     if is_call(getattr(node, "value", node)) and getattr(node, "value", node).func.id == "command":
         return {f"`{ANY}`"}
+    if isinstance(node, ast.FormattedValue) and not node.format_spec:
+        return texts(node.value, names) if isinstance(node.value, ast.Name) and node.value.id.isupper() else {ANY}
     if isinstance(node, ast.Name):
         return names.get(node.id, {ANY})
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return names.get(f"{node.value.id}.{node.attr}", {ANY})
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else {ANY}
 
 
@@ -127,16 +129,36 @@ def names_in(function):
     return found
 
 
+def constants_of(tree):
+    """The texts that a module gives a name, such as an advice of several errors."""
+    named = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    found = {node.targets[0].id: texts(node.value, {}) for node in named}
+    return {name: known for name, known in found.items() if ANY not in known}
+
+
+def imported_by(tree, constants):
+    """What a module knows by name: its own texts, and those that it imports, alone or with their module."""
+    found = dict(constants_of(tree))
+    for node in [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]:
+        for alias in node.names:
+            name, module = alias.asname or alias.name, constants.get(f"{node.module}.{alias.name}", {})
+            found.update({f"{name}.{each}": known for each, known in module.items()})
+            if alias.name in constants.get(node.module, {}):
+                found[name] = constants[node.module][alias.name]
+    return found
+
+
 def raised(kinds, *trees):
     """The texts of each error of these kinds that modules make: its first argument, and its advice."""
     found = set()
+    constants = {tree.module: constants_of(tree) for tree in trees}
     for tree in trees:
-        advice = advice_in(tree)
+        advice, known = advice_in(tree), imported_by(tree, constants)
         for function, calls in calls_of(tree):
             made = [call for call in calls if call.func.id in kinds]
-            names = names_in(function) if made else {}
+            names = {**known, **names_in(function)} if made else {}
             for call in made:
-                advised = texts(advice[call], names_in(function)) if call in advice else {""}
+                advised = texts(advice[call], names) if call in advice else {""}
                 found.update(f"{text} {more}".strip() for text in texts(call.args[0], names) for more in advised)
     return {one_gap(text) for text in found if re.search(r"\w", text)}
 
@@ -178,7 +200,34 @@ LISTED = list(listed())
 
 @pytest.fixture(scope="module")
 def trees():
-    return [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]
+    return [parsed(path.read_text(encoding="utf-8"), module_of(path)) for path in MODULES]
+
+
+def module_of(path):
+    return ".".join(path.relative_to(TOP).with_suffix("").parts)
+
+
+def parsed(text, module):
+    tree = ast.parse(text)
+    tree.module = module
+    return tree
+
+
+def test_advice_that_has_a_name_counts_as_its_words():
+    helps = parsed('AGAIN = "Attach the disk again."\nWHY = "The disk is busy."', "helps")
+    user = """
+from helps import AGAIN, WHY
+import helps
+def work():
+    raise Refused("It has no disk.").advising(AGAIN)
+    raise Refused("It has a disk.").advising(WHY)
+    raise Refused("It is full.").advising(f"{AGAIN} Or {wait()}.")
+"""
+    assert raised({"Refused"}, helps, parsed(user, "user")) == {
+        "It has no disk. Attach the disk again.",
+        "It has a disk. The disk is busy.",
+        "It is full. Attach the disk again. Or ….",
+    }
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,22 @@ import os
 import pytest
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.files import (
     append,
     attribute,
     content_of,
     lines_of,
+    matching,
+    names_in,
     remedy,
     replace,
     sync_directory,
     text_of,
     words_in,
 )
+from relvmoiscsi.host.hba.adapters import adapters
+from relvmoiscsi.host.this_host import THIS_HOST
 
 
 def test_what_is_not_there_has_no_text_and_no_content_and_what_cannot_be_read_is_not_absent(tmp_path):
@@ -90,6 +95,49 @@ def test_a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_absent(tmp_
     monkeypatch.setattr("builtins.open", full)
     with pytest.raises(Refused, match="This process cannot open enough files: Too many open files"):
         text_of(str(tmp_path / "file"))
+
+
+def test_names_and_paths_that_match_are_sorted_and_an_absent_directory_has_none(tmp_path):
+    for path in ("b/part", "a/part", "a/other", "c"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    top = str(tmp_path)
+    assert names_in(top) == ["a", "b", "c", "file"] and names_in(top, "f*") == ["file"]
+    assert matching(top, "*/part") == [top + "/a/part", top + "/b/part"] and matching(top, "a/p*") == [top + "/a/part"]
+    assert names_in(top + "/absent") == names_in(top + "/file") == matching(top + "/absent", "*") == []
+
+
+@pytest.mark.parametrize(
+    "number, says",
+    [(errno.EMFILE, "cannot open enough files"), (errno.EIO, "cannot be listed: Input/output error")],
+    ids=["EMFILE", "EIO"],
+)
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda host: names_in(host.root),
+        lambda host: matching(host.root, "*/part"),
+        lambda host: udev.disks_of("36001405", host),
+        lambda host: multipath.paths_in(["dm-0"], host),
+        multipath.is_daemon_running,
+        lambda host: holders.users_of_disks(["sda"], host),
+        lambda host: holders.stacked("sda", host),
+        hiding.stale_hidden,
+        lambda host: adapters(host=host),
+    ],
+    ids=["names", "paths", "disks", "paths of a map", "multipathd", "users", "stacked", "switches", "adapters"],
+)
+def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path, monkeypatch, look, number, says):
+    """A call found no users of a disk where this process could open no more files."""
+
+    def fails(path):
+        raise OSError(number, os.strerror(number), path)
+
+    host = THIS_HOST._replace(root=str(tmp_path))
+    monkeypatch.setattr(os, "listdir", fails)
+    monkeypatch.setattr(os, "scandir", fails)  # of Python's glob
+    with pytest.raises(Refused, match=says):
+        look(host)
 
 
 def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):

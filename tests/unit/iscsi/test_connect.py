@@ -104,6 +104,28 @@ def test_each_reason_says_what_to_do(number, words, monkeypatch):
         connect(Portal("10.0.0.1", 3260), "", Deadline(5))
 
 
+def test_an_address_of_a_family_that_the_kernel_lacks_is_one_address_without_an_answer(listener, monkeypatch):
+    port = listener.getsockname()[1]
+
+    class WithoutIpv6(socket.socket):
+        def __init__(self, family=-1, *arguments, **more):
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *arguments, **more)
+
+    def both(*_):
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(socket, "socket", WithoutIpv6)
+    with connect(Portal("both.test", port), "", Deadline(60), both) as connection:
+        assert connection.getpeername() == ("127.0.0.1", port)
+    with pytest.raises(Unreachable, match=r"no route to the portal \[fd00::1\].*EAFNOSUPPORT"):
+        connect(Portal("fd00::1", port), "", Deadline(5), lambda *_: both()[:1])
+
+
 @pytest.mark.parametrize("interface", ["", "127.0.0.5", "lo"])
 def test_a_connection_does_not_block_and_leaves_from_an_address_or_through_an_interface(listener, interface):
     if interface == "lo" and os.geteuid() != 0:

@@ -530,10 +530,11 @@ def test_who_is_interrupted_waits_for_nobody(monkeypatch):
 def test_no_value_adds_conditions_to_a_search(value):
     """In xapi's expressions a quotation mark ends a value, and nothing escapes one."""
     with pytest.raises(PoolFailure, match="has a quotation mark"):
-        pool_calls.expression("task", {"other_config": "()", "name_label": value})
+        pool_calls.expression("task", {"other_config": "()", "name_label": value}.items())
     others = {"other_config": "()", "name_label": "1\\' or true"}
     wanted = 'field "other_config" = "()" and field "name__label" = "1\\\' or true"'
-    assert pool_calls.expression("task", others) == wanted
+    assert pool_calls.expression("task", others.items()) == wanted
+    assert pool_calls.expression("VM", [("ref", "a"), ("ref", "b")], "or") == 'field "_ref" = "a" or field "_ref" = "b"'
 
 
 def test_the_advice_to_a_lower_role_names_the_role_of_the_call():

@@ -14,7 +14,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.pool.vms import discard, inventory
+from relvmoiscsi.pool.vms import discard, inventory, owners
 from relvmoiscsi.pool.vms.restore_entries import Swap
 
 pytestmark = pytest.mark.states
@@ -130,7 +130,7 @@ def test_no_journal_gives_the_original_a_disk_that_it_has_lost(lab, copy, pool_c
     swap = Swap(lab.pool.db.get("VM", web, "uuid"), "0", old, new, old, "x", sr, home, VBD)
     forged(lab, web, **{"restore:0": json.dumps(swap._asdict())})
     with connect(lab.where()) as calls:
-        assert web in inventory.whose(records.read(calls), inventory.read(calls), old), "the entry can be read"
+        assert web in owners.whose(records.read(calls), inventory.read(calls), old), "the entry can be read"
     ran = pool_command(*ALL)
     assert ran.status == 4 and "'web copy'" in ran.err and vms(lab) == ["web", "web copy"]
 

@@ -100,14 +100,14 @@ def reads_as_it_may(vm, whole):
     """Raises what is a bug: an exception that is none of the program's own."""
     swaps, spoiled = restore_entries.read(vm)
     assert all(why for _, why in spoiled)
-    for work in (restore_entries.journal_of, restore_journal.is_restored, restore_journal.all_arrived,
+    for work in (restore_entries.journal_of, restore_journal.is_restored, restore_entries.all_arrived,
                  lambda vm: restore_journal.verify_journal(vm, whole)):  # fmt: skip
         try:
             work(vm)
         except RelvmoiscsiError:
             pass
     for swap in [*swaps, *whole]:
-        assert isinstance(restore_journal.arrived_as(vm, swap), str)
+        assert isinstance(restore_entries.arrived_as(vm, swap), str)
         restore_journal.is_leaving(vm, swap)
     if uses_of(vm, whole[0].sr).restored:
         assert restore_journal.is_restored(vm), "discard refuses the copy, and nothing ends the restore"

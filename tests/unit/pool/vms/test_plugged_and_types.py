@@ -14,7 +14,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import inventory, rescue, transfer
+from relvmoiscsi.pool.vms import inventory, owners, rescue, transfer
 
 PLUGGED = "The VM 'web' is halted, and its disk 1 is plugged in, by xapi's record. Nothing was changed. "
 
@@ -55,7 +55,7 @@ def test_an_imported_vm_whose_records_say_that_it_ran(day):
     with connect(day.lab.where()) as calls:
         document = transfer.export_vm(calls, day.web, False)
         pool, found = records.read(calls), inventory.read(calls)
-        (ref,) = transfer.import_vm(calls, document, inventory.copy_of(pool, found, day.sr), "x")
+        (ref,) = transfer.import_vm(calls, document, owners.copy_of(pool, found, day.sr), "x")
     day.shut_down()
     day.lab.pool.api.vms.vm_destroy("", day.web)
     day.web = ref

@@ -11,7 +11,8 @@ from relvmoiscsi.pool import records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import choice, discard, inventory, rescue
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, ON_SR, Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, ON_SR, Inventory
+from relvmoiscsi.pool.vms.owners import Copy
 
 SR = "5f1a3d1c-0000-4000-8000-000000000000"
 COPY = Copy("the SR", SR, "", "", {}, {}, None)

@@ -17,7 +17,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import inventory, restore, restore_journal, swap_disks
+from relvmoiscsi.pool.vms import inventory, owners, restore, restore_journal, swap_disks, vbds
 
 BOTH = pytest.mark.parametrize("work", [bring_back, undo], ids=["restore", "undo"])
 
@@ -64,6 +64,37 @@ def test_restored_it_has_the_disks_of_the_copy_and_undone_all_is_as_it_was(halte
     assert without[0] == without[1]
     there = halted.rows()
     assert undo(halted).status == "not restored" and halted.rows() == there
+
+
+@pytest.mark.parametrize("work", [bring_back, undo, keep])
+def test_no_step_reads_all_vms_of_the_pool(halted, work):
+    """A tenant may have thousands: a step needs the VM, its drives, the VDIs of the restore and their users."""
+    if work is not bring_back:
+        bring_back(halted)
+    calls = halted.lab.pool.api.calls
+    calls.clear()
+    work(halted)
+    whole = [calls.count(f"{kind}.get_all_records") for kind in ("VM", "VBD", "VDI")]
+    assert whole == [1, 1, 1], "the plan"
+    assert len(calls) < 130
+
+
+def test_a_reading_of_a_vm_answers_what_the_records_of_the_pool_answer(halted):
+    """With a snapshot, a VM that shares a disk, and memory."""
+    halted.snapshot()
+    swaps = bring_back(halted).disks
+    memory = halted.lab.vm("asleep", halted.data)
+    halted.db.set("VM", memory, "suspend_VDI", halted.root)
+    with connect(halted.lab.where()) as calls:
+        now = vbds.read(calls, halted.web)
+        whole = vbds.VmNow(calls, halted.web, now.pool, now.whole())
+    assert len(now.found.vdis) < len(whole.found.vdis)
+    for swap in swaps:
+        assert now.device(swap.userdevice) == whole.device(swap.userdevice)
+        for vdi in (swap.old, swap.new):
+            assert now.users_of(vdi) == whole.users_of(vdi) and now.others_with(vdi) == whole.others_with(vdi)
+    assert [now.users_of(swap.old) for swap in swaps] == [["'asleep'"], ["'asleep'"]]
+    assert now.snapshots() == whole.snapshots() == ["before the update"]
 
 
 @pytest.mark.parametrize("char", ["\ufffe", "\uffff"], ids=ascii)
@@ -255,7 +286,7 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
     sr = second_copy(halted) if is_of_second else halted.sr
     with connect(halted.lab.where()) as calls:
         pool, found = records.read(calls), inventory.read(calls)
-        swaps = restore.plan(pool, found, inventory.copy_of(pool, found, sr), halted.web, [], "then")
+        swaps = restore.plan(pool, found, owners.copy_of(pool, found, sr), halted.web, [], "then")
         happens(halted)
         halted.refuses(lambda day: restore.restore(calls, day.web, swaps), said)
 

@@ -25,7 +25,7 @@ from relvmoiscsi.formats.saved_vms import NAME_LABEL
 from relvmoiscsi.pool import lun_search, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import checked_export, choice, clone, inventory, ova_file, records_key, save_vms
+from relvmoiscsi.pool.vms import checked_export, choice, clone, inventory, ova_file, owners, records_key, save_vms
 from relvmoiscsi.pool.vms import transfer as transfer_of_client
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -105,7 +105,7 @@ class Office:
         """What `work` gives of (calls, pool, found, copy)."""
         with connect(self.lab.where()) as calls:
             pool, found = records.read(calls), inventory.read(calls)
-            return work(calls, pool, found, inventory.copy_of(pool, found, self.sr))
+            return work(calls, pool, found, owners.copy_of(pool, found, self.sr))
 
     def sources(self, *names, everything=False, trusted=""):
         return self.with_copy(
@@ -577,7 +577,7 @@ def test_a_vdi_in_use_with_the_name_of_records_stops_no_clone_of_saved_records(a
     in_use(attached.sr)
     with connect(attached.lab.where()) as calls:
         pool, found = records.read(calls), inventory.read(calls)
-        saved, is_known = save_vms.read(calls, inventory.copy_of(pool, found, attached.sr))
+        saved, is_known = save_vms.read(calls, owners.copy_of(pool, found, attached.sr))
         (note,) = calls.notes
     assert saved.when == WHEN and is_known
     assert note.startswith(f"Other records may be on VDIs that cannot be read: '{ANOTHER}'. The VDI '{ANOTHER}'")
@@ -1033,7 +1033,7 @@ def test_whoever_may_not_read_the_key_saves_nothing_and_trusts_by_the_word_alone
         with pytest.raises(Refused, match="Use the role pool-operator"):
             save_vms.save(calls, pool, found, records.find_sr(pool, "Production"), LATER)
         with pytest.raises(Refused, match="the role of this user may not read the key"):
-            save_vms.read(calls, inventory.copy_of(pool, found, attacked.sr))
+            save_vms.read(calls, owners.copy_of(pool, found, attacked.sr))
     assert attacked.vdis() == before
 
 

@@ -9,7 +9,7 @@ from kit.pool_verbs import VBD, bring_back, keep, lend, run, second_copy, take_h
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
-from relvmoiscsi.pool.vms import choice, clone, inventory, save_vms, transfer
+from relvmoiscsi.pool.vms import choice, clone, inventory, owners, save_vms, transfer
 from relvmoiscsi.pool.vms.restore_entries import RESTORED
 
 GONE = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -257,7 +257,7 @@ def test_the_work_grows_with_the_number_of_marks_alone(is_circle):
             }
             for at, uuid in enumerate(uuids)
         }  # fmt: skip
-        marked = inventory.earlier_uuids(NoCopies(), Counted({}, {}, {}, {}, vdis))
+        marked = owners.earlier_uuids(NoCopies(), Counted({}, {}, {}, {}, vdis))
         assert len(marked) == number
         return len(seen)
 
@@ -303,7 +303,7 @@ def test_an_unreadable_entry_says_whose_a_disk_is_and_a_key_that_no_run_writes_d
     vdi, vm = halted.uuid(halted.data), halted.db.get("VM", halted.web, "uuid")
     halted.set_journal(lambda _: {key: text.format(vm=vm, vdi=vdi)})
     halted.db.destroy("VBD", halted.vbd("1"))
-    owners = run(halted, lambda calls, found, copy: inventory.whose(records.read(calls), found, vdi))
+    owners = run(halted, lambda calls, found, copy: owners.whose(records.read(calls), found, vdi))
     assert owners == ([halted.web] if counts else [])
 
 
@@ -349,7 +349,7 @@ def test_a_cd_gives_no_vm_the_data_of_another_vm(tenants, fate):
     data = tenants.uuid(tenants.data)
     fate(tenants)
     tenants.db.create("VBD", VM=tenants.tenant, VDI=tenants.data, userdevice="3", type="CD", mode="RO", empty=False)
-    owners = run(tenants, lambda calls, found, copy: inventory.whose(records.read(calls), found, data), tenants.other)
+    owners = run(tenants, lambda calls, found, copy: owners.whose(records.read(calls), found, data), tenants.other)
     assert owners == [tenants.web]
     problem, done = from_records(tenants, tenants.other, tenants.db.get("VM", tenants.tenant, "uuid"), data)
     assert "of the VM 'web" in problem and done.status == clone.FAILED

@@ -39,7 +39,6 @@ def driver_on(monkeypatch, on_host):
 
     def move(mapped):
         on_host(mapped.host)
-        monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
         monkeypatch.setattr(scsi_id, "look_for_luns", mapped.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", mapped.remove)
         monkeypatch.setattr(paths, "look", mapped.look)

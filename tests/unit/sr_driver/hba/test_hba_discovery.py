@@ -16,6 +16,7 @@ from kit.outcome import resignatured
 from kit.pool.database import Database
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.direct import direct_config
 from relvmoiscsi.errors import Busy, NotFound, Refused
 from relvmoiscsi.host.disk import cleanup_journal, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
@@ -585,6 +586,19 @@ def test_a_direct_lun_is_neither_listed_nor_read_nor_removed(lister):
     assert lister.list()[1] == [CLONE]
     assert "sdc" in lister.asked and "sdd" not in lister.asked
     assert lister.done == locked(SCAN, GOES)
+
+
+def test_the_configuration_is_read_as_often_for_a_list_of_many_luns_as_for_an_empty_list(lister):
+    """A host has up to 4096 LUNs."""
+    reads, real = [], direct_config.read_config
+    lister.patch.setattr(direct_config, "read_config", lambda path: [reads.append(path), real(path)][1])
+    assert lister.list()[1] == []
+    of_empty_list = len(reads)
+
+    lister.has(*THEIRS)
+
+    assert lister.list()[1] == [OTHER]
+    assert len(reads) == 2 * of_empty_list
 
 
 def test_a_lun_in_the_place_of_one_of_the_pool_is_in_the_list_and_a_disk_that_is_dead_is_as_it_was(lister):
