@@ -57,6 +57,7 @@ from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     AnyPath,
     forbidden,
+    gets_lease,
     in_use,
     open_file,
     read_only,
@@ -313,6 +314,11 @@ class ImageFile(HostDevice):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_own(self) -> bool:
+        """Nobody has the file open for a write either. A run that writes has found that at its open."""
+        return super().is_own and (self.writable or bool(gets_lease(self._descriptor, fcntl.F_RDLCK)))
 
     @property
     def raw_name(self) -> str:
