@@ -460,7 +460,11 @@ class Workers:
                 if not waiting:  # the running threads of a fast device have already taken all operations
                     break
                 self._threads.append(threading.Thread(target=work, name="relvmoiscsi"))
-                self._threads[-1].start()
+                try:
+                    self._threads[-1].start()
+                except RuntimeError as problem:  # the kernel starts no more: fewer threads do the same work
+                    log.debug("%d threads at work: %s", len(self._threads), problem)
+                    break
             work()
             self.close()
         except BaseException:
