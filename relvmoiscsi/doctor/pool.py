@@ -22,6 +22,7 @@ from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
 from relvmoiscsi.sr_types import ISCSI_SR, OWN_TYPES
+from relvmoiscsi.threads import no_room
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 PLUGIN = "relvmoiscsi"
@@ -72,7 +73,11 @@ def read_pool(here: Host) -> PoolFacts:
                 return error
 
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
-            answers = dict(zip(hosts, threads.map(ask, hosts)))
+            try:
+                asked_all = threads.map(ask, hosts)
+            except RuntimeError as error:
+                raise no_room(error) from error
+            answers = dict(zip(hosts, asked_all))
         return PoolFacts(
             own,
             str(pool.get("master", "")),

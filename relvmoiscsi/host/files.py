@@ -48,6 +48,8 @@ _REMEDIES = {
     errno.EDQUOT: "Make room there.",
     errno.EROFS: "Mount it for writing.",
     errno.EIO: "Look at the kernel's log.",
+    errno.ENFILE: "End other programs, or raise the limit of the whole host: `sysctl fs.file-max` shows it.",
+    errno.ENOMEM: "End other programs: this host, or the slice of this program, has no memory left.",
 }
 
 
@@ -58,6 +60,8 @@ def remedy(error: OSError, path: str = "") -> str:
     mode is.
     """
     number = error.errno or 0
+    if number in _SHORT:
+        return _short(error).advice
     if number not in _FORBIDDEN_TO_ROOT:
         return _REMEDIES.get(number, "Look at what is in its place.")
     if os.geteuid() == 0:
@@ -261,6 +265,8 @@ def refuse_if_short(error: OSError) -> None:
 def _short(error: OSError) -> Refused:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = f"`{shell_command('ulimit -n 1024')}` lets a command of the same shell open enough."
-    if 0 <= hard < _ENOUGH:  # the shell would be refused
+    if error.errno in _REMEDIES:
+        advice = _REMEDIES[error.errno]
+    elif 0 <= hard < _ENOUGH:  # the shell would be refused
         advice = f"The hard limit (`ulimit -Hn`) is {hard} here, and only root may raise it: log in anew, or ask root."
     return Refused(f"This process cannot open enough files: {error.strerror}.").advising(advice)

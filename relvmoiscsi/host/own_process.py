@@ -40,9 +40,10 @@ from functools import partial
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.deadline import BATCH_SECONDS, NO_DEADLINE, Deadline, OutOfTime
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.files import reserve, words_in
+from relvmoiscsi.threads import no_room
 from relvmoiscsi.untrusted import number
 from relvmoiscsi.wording import cut
 
@@ -168,7 +169,7 @@ class _Child:
     """A child process that does a work, seen from its parent."""
 
     def __init__(self, work: Callable[[], Any], guards_lun: bool) -> None:
-        """Fork. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock.
+        """Fork. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock. Raises Refused.
 
         The child inherits this process's SIGTERM handler and never heeds the signal: before its first wait, the child
         calls `heed_no_longer`.
@@ -177,7 +178,13 @@ class _Child:
         self.lines = _Lines(self.answers)
         hear, self.orders = os.pipe()
         parent = os.getpid()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            self.close()
+            os.close(tell)
+            os.close(hear)
+            raise no_room(error) from error
         if self.pid:
             os.close(tell)
             os.close(hear)
@@ -255,12 +262,14 @@ def run_in_child(
     The waits of `work` itself may end at the same deadline. Such work gets `grace_seconds` more, to clean up and to say
     for what it has waited. A child that lives longer computes, or hangs.
 
+    - Refused: the kernel starts no process.
     - OutOfTime: the deadline passed before the first write.
     - Refused: after the first write, `work` was silent for BATCH_SECONDS.
     - RelvmoiscsiError: `work` raised a RelvmoiscsiError; message, key and state are the same.
     - RuntimeError: `work` raised another exception, which the child has logged.
     """
-    child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
+    with in_state(deadline.state, Refused):
+        child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
     limit = deadline.for_cleanup(grace_seconds) if grace_seconds else deadline
     try:
         while True:
@@ -342,7 +351,8 @@ def run_parallel(
     that did not happen. At most `at_once` children run at a time; none starts after the deadline. The children keep no
     locks of this process: if this process is killed, its locks are free even if a child hangs.
 
-    Fewer children run where this process can open fewer files. Raises Refused, as `reserve`.
+    Fewer children run where this process can open fewer files. Raises Refused, as `reserve`, and if the kernel starts
+    no process.
     """
     at_once = min(at_once, reserve() // _FILES_OF_CHILD)
     outcomes: Dict[int, Outcome] = {}
@@ -354,7 +364,8 @@ def run_parallel(
     try:
         while True:
             while waiting and len(running) < at_once and not deadline.has_passed:
-                child = _Child(works[waiting[0]], guards_lun=False)
+                with in_state(deadline.state, Refused):
+                    child = _Child(works[waiting[0]], guards_lun=False)
                 limit = deadline if seconds == math.inf else deadline.part(seconds)
                 running[child.answers] = waiting.pop(0), child, limit
                 poll.register(child.answers, select.POLLIN)

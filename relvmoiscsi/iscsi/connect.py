@@ -6,12 +6,12 @@ import ipaddress
 import os
 import select
 import socket
-import threading
 from typing import Any, Callable, Dict, List, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Lost, NoAddress, Refused, Unreachable
 from relvmoiscsi.portal import Portal
+from relvmoiscsi.threads import start_thread
 
 CONNECT_SECONDS = 5.0  #: for each address; the same as in SM
 RESOLVE_SECONDS = 10.0
@@ -56,8 +56,7 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
     if failures:
         failures.clear()
         # The resolver's time-outs add up to minutes, and no call stops the resolver. The thread ends with the process.
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
+        thread = start_thread(ask)
         thread.join(seconds)
         if thread.is_alive():
             raise _no_address(portal, f"no name server answered within {seconds:g} seconds")

@@ -31,6 +31,7 @@ from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import ISCSI_SR
+from relvmoiscsi.threads import no_room
 from relvmoiscsi.wording import shell_command
 
 REPLACEMENT_TIMEOUT_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
@@ -206,7 +207,11 @@ def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:
 
     Ctrl-C does not wait for the threads: ThreadPool uses daemon threads, unlike concurrent.futures.
     """
-    with ThreadPool(LISTED_AT_ONCE) as pool:
+    try:
+        threads = ThreadPool(LISTED_AT_ONCE)
+    except RuntimeError as error:
+        raise no_room(error) from error
+    with threads as pool:
         found = pool.map(lambda work: work(), works, chunksize=1)
         pool.close()
         pool.join()

@@ -11,6 +11,7 @@ from typing import Any, Callable, Deque, Hashable, List, Optional, Sequence, Tup
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.threads import start_thread
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -56,9 +57,8 @@ def _run(
     try:
         for _ in range(workers):
             connections.append(calls.another())
-            threads.append(threading.Thread(target=work.go_on, args=(connections[-1],), daemon=True))
-        for thread in threads:
-            thread.start()
+        for connection in connections:
+            threads.append(start_thread(work.go_on, connection))
         for thread in threads:
             thread.join()
     finally:  # after Ctrl-C no code waits for the threads; tasks that were started continue in the pool

@@ -53,6 +53,7 @@ from relvmoiscsi.pool.lock_keys import (
     seconds_of,
 )
 from relvmoiscsi.pool.records import SCSI_ID
+from relvmoiscsi.threads import start_thread
 from relvmoiscsi.wording import said, shell_command, some_of
 
 _DENIED = "RBAC_PERMISSION_DENIED"
@@ -173,7 +174,7 @@ def held(
     mine = Held(calls, list(dict.fromkeys(whats)), doing)
     try:
         mine.take(refused)
-        threading.Thread(target=mine.keep_fresh, daemon=True).start()
+        start_thread(mine.keep_fresh)
         yield mine
     finally:
         mine.release()

@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parent
 
 #: What every room may import from.
 BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
-        "untrusted", "untrusted_xml", "json_answer", "__init__")  # fmt: skip
+        "untrusted", "untrusted_xml", "json_answer", "threads", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -59,6 +59,7 @@ MAY_IMPORT = {
     "untrusted": (),
     "untrusted_xml": (),
     "json_answer": (),
+    "threads": (),
     "arguments": (),
     "device": (),
     "errors": (),
@@ -98,7 +99,8 @@ MAY_REACH = {
 }
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
-MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "lun", "direct", "doctor", "plugin", "pool", "host", "deadline")
+MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "lun", "direct", "doctor", "plugin", "pool", "host", "deadline",
+                        "threads")  # fmt: skip
 #: of the initiator, the modules with sockets, clocks and randomness; what is said over a socket the others decide
 RIM_OF_ISCSI = ("iscsi.link", "iscsi.connect", "iscsi.crc32c", "iscsi.target_sessions")
 WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "secrets", "tempfile"}

@@ -56,6 +56,7 @@ from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     AnyPath,
     forbidden,
+    gets_lease,
     in_use,
     open_file,
     read_only,
@@ -309,6 +310,11 @@ class ImageFile(HostDevice):
             raise
 
     @property
+    def is_own(self) -> bool:
+        """Nobody has the file open for a write either. A run that writes has found that at its open."""
+        return super().is_own and (self.writable or bool(gets_lease(self._descriptor, fcntl.F_RDLCK)))
+
+    @property
     def raw_name(self) -> str:
         names = chain([f"{self.name}.raw"], (f"{self.name}.{number}.raw" for number in count(1)))
         return next(name for name in names if not os.path.lexists(name))
@@ -448,7 +454,11 @@ class Workers:
                 if not waiting:  # the running threads of a fast device have already taken all operations
                     break
                 self._threads.append(threading.Thread(target=work, name="relvmoiscsi"))
-                self._threads[-1].start()
+                try:
+                    self._threads[-1].start()
+                except RuntimeError as problem:  # the kernel starts no more: fewer threads do the same work
+                    log.debug("%d threads at work: %s", len(self._threads), problem)
+                    break
             work()
             self.close()
         except BaseException:

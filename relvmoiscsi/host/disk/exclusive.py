@@ -166,20 +166,8 @@ def take_image(path: str, descriptor: int) -> None:
         raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
     status = os.fstat(descriptor)
     deadline = time.monotonic() + LEASE_SECONDS
-    is_alone: Optional[bool] = None  # None: this file system has no leases
     while True:
-        try:
-            # The kernel grants a lease only if no other process has the file open. Another process may open the file
-            # between the two calls. Then the kernel sends a signal: by default SIGIO, which would end this process;
-            # here SIGURG, which is ignored by default.
-            fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_WRLCK)
-            fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
-            is_alone = True
-        except BlockingIOError:
-            is_alone = False
-        except OSError as error:
-            log.debug("no lease on %s: %s", path, error.strerror)
+        is_alone = gets_lease(descriptor, fcntl.F_WRLCK)
         if is_alone is not False or time.monotonic() >= deadline:
             break
         time.sleep(POLL_SECONDS)
@@ -187,6 +175,26 @@ def take_image(path: str, descriptor: int) -> None:
         users = {} if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
         raise _busy(path, users).in_state(NOTHING_WRITTEN)
+
+
+def gets_lease(descriptor: int, kind: int) -> Optional[bool]:
+    """Return whether the kernel grants a lease on the file, and give the lease back. None where it grants none at all.
+
+    A lease of the kind F_WRLCK says that no other descriptor of the file is open; F_RDLCK, that none is open for a
+    write. The kernel counts descriptors, also one that is on its way in a message.
+    """
+    try:
+        # Another process may open the file between the two leases. Then the kernel sends a signal: by default SIGIO,
+        # which would end this process; here SIGURG, which is ignored by default.
+        fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, F_SETLEASE, kind)
+        fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        log.debug("no lease on the descriptor %d: %s", descriptor, error.strerror)
+        return None
+    return True
 
 
 def in_use(path: str, descriptor: int) -> Optional[Refused]:

@@ -89,9 +89,14 @@ def node_of(path: str, host: Host) -> str:
 
     if is_node(host.node(name)):
         return host.node(name)
+
+    def is_roots(directory: str) -> bool:  # users make files in /dev/shm and /dev/mqueue, as many as they like
+        status = os.lstat(directory)
+        is_of_this = status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return is_of_this and not os.path.ismount(directory)
+
     for directory, below, names in os.walk(host.at("dev"), onerror=refuse_if_short):
-        # users write to /dev/shm and to /dev/mqueue, which are other file systems
-        below[:] = [each for each in below if not os.path.ismount(os.path.join(directory, each))]
+        below[:] = [each for each in below if is_roots(os.path.join(directory, each))]
         for each in sorted(names):
             if is_node(os.path.join(directory, each)):
                 return os.path.join(directory, each)

@@ -16,7 +16,6 @@ Each host locks before it asks. So at least one of two hosts learns of the other
 
 import logging
 import re
-import threading
 from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
@@ -29,6 +28,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.threads import start_thread
 from relvmoiscsi.wording import said
 
 log = logging.getLogger(__name__)
@@ -129,9 +129,7 @@ def _answers(xapi: Xapi, refs: List[str], scsi_id: str, deadline: Deadline) -> D
         except Exception as error:  # noqa: BLE001 - whatever a host answers, the caller gets a sentence
             found[ref] = str(error)
 
-    threads = [threading.Thread(target=ask, args=(ref,), daemon=True) for ref in refs]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(ask, ref) for ref in refs]
     with terminated.waiting():
         for thread in threads:
             thread.join(seconds)

@@ -112,10 +112,12 @@ def _verify_raw(device: Device, start: bytes) -> None:
                 "copy any file of this host that the image names."
             )
         if not device.is_own:
+            # who has the image open for a write, keeps it open when the image is moved, or gets another owner
+            copy = shell_command("install --mode=600", device.name, "DIRECTORY")
             raise Refused(problem, "VolNotFound").advising(
-                "If the image holds the clone of an SR's LUN, move the image to a directory that only you can change, "
-                "and make it yours. Then `show` prints the command that makes a raw image of it: here, another user "
-                "could exchange a file under that command."
+                f"If the image holds the clone of an SR's LUN, copy the image: `{copy}`, where DIRECTORY is one that "
+                "only you can change, on a disk of this host. Then `show` prints the command that makes a raw image of "
+                "the copy. Of this file, another user could exchange the name or the content under that command."
             )
         # for qemu-img, a colon before the first slash ends the name of a protocol
         here = "./" if ":" in device.name.partition("/")[0] else ""

@@ -163,6 +163,19 @@ def test_the_node_of_a_device_is_found_whatever_its_name(loop, tmp_path, name):
     assert node_of(str(link), Host(str(tmp_path))) == str(node)
 
 
+@pytest.mark.parametrize("mode, owner", [(0o1777, 0), (0o755, 12345)])
+def test_a_node_is_not_looked_for_where_an_ordinary_user_makes_files(loop, tmp_path, mode, owner):
+    """In /dev/shm that was no mount of its own, 200,000 directories of a user took the walk 47 seconds."""
+    number, shm = os.stat(loop).st_rdev, tmp_path / "dev/shm"
+    (shm / "1").mkdir(parents=True)
+    (tmp_path / "sys/dev/block" / f"{os.major(number)}:{os.minor(number)}").mkdir(parents=True)
+    os.mknod(str(shm / "1/node"), 0o600 | stat.S_IFBLK, number)
+    assert node_of(loop, Host(str(tmp_path))) == str(shm / "1/node")
+    os.chown(str(shm), owner, 0)
+    shm.chmod(mode)
+    assert node_of(loop, Host(str(tmp_path))) == ""
+
+
 # -- who has it open --------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ from relvmoiscsi.direct.lvm_filter import lvm_problems
 from relvmoiscsi.host.command import run
 
 LINE = 'global_filter = [ "r|/relvmoiscsi-direct-|" ]'
+OTHER = ["sdb", "disk/by-id/scsi-36boot"]  #: names of a disk that LVM needs
 DIRECT = "dev/disk/by-id/relvmoiscsi-direct-sda"
 
 #: of lvm.conf, of lvmlocal.conf, and of the devices file: does LVM ignore the device?
@@ -40,28 +42,65 @@ ROWS = {
     "devices file without it": ("", "use_devicesfile = 1", "IDTYPE=devname IDNAME=/dev/x DEVNAME=/dev/x\n", True),
     "devices file with it": ("", "use_devicesfile = 1\n" + LINE, "IDTYPE=devname IDNAME={0} DEVNAME={0}\n", False),
     "no devices file": ("", "use_devicesfile = 1\n" + LINE, None, True),
+    "devices file with another of its name, and a search for it": (
+        "use_devicesfile = 1",
+        'search_for_devnames = "all"',
+        "IDTYPE=devname IDNAME=/dev/x DEVNAME=/dev/x PVID={1}\n",
+        False,
+    ),
+    "a search for a disk without a name": (
+        "use_devicesfile = 1",
+        'search_for_devnames = "all"',
+        "IDTYPE=sys_wwid IDNAME=naa.1 DEVNAME=/dev/x PVID={1}\n",
+        True,
+    ),
+    "disks accepted alone": ("", 'global_filter = [ "a|/dev/sd.*|", "r|.*|" ]', None, False),
+    "disks accepted alone, twice": (
+        'filter = [ "a|/dev/sd.*|", "r|.*|" ]',
+        'global_filter = [ "a|/dev/sd.*|", "r|.*|" ]',
+        None,
+        False,
+    ),
+    "accepted after a rejection": ("", 'global_filter = [ "r|/scsi-36boot|", "a|.*|" ]', None, False),
+    "the end for any character": ("", 'filter = [ "r|relvmoiscsi-direct-sda.|" ]', None, True),
+    "the start for any character": ("", 'filter = [ "r|[^x]{root}/dev/|" ]', None, True),
+    "several starts": ("", 'filter = [ "r|^*{root}/dev/|" ]', None, True),
+    "two operators": ("", 'filter = [ "r|relvmoiscsi-direct-sdax+?$|" ]', None, True),
     "devices file not used": ("", "use_devicesfile = 0\n" + LINE, "IDTYPE=devname IDNAME={0} DEVNAME={0}\n", True),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
-    """A disk that the host below `root` calls sda, with the links of udev."""
+    """A disk that the host below `root` calls sda, with the links of udev; beside it, sdb of another SR."""
     root = tmp_path_factory.mktemp("host")
-    image = root / "lun.img"
-    builder.one_vhd().disk.to_file(str(image))
-    loop = subprocess.check_output(["losetup", "--find", "--show", str(image)]).decode().strip()
+    images = [root / "lun.img", root / "other.img"]
+    for image in images:
+        builder.one_vhd().disk.to_file(str(image))
+    new_ids = [sys.executable, "-m", "relvmoiscsi", "resignature", str(images[1]), "--yes", "--not-in-use"]
+    subprocess.check_call(new_ids, stdout=subprocess.DEVNULL)
+    loops = [subprocess.check_output(["losetup", "--find", "--show", str(each)]).decode().strip() for each in images]
     world = World(root)
     world.has_disk("sda")
     links = ["disk/by-id/relvmoiscsi-direct-sda", "disk/by-id/scsi-" + LUN]
     world.put("run/udev/data/b8:0", "".join(f"S:{link}\n" for link in links))
     (root / "dev/sda").unlink()
-    for name in ["sda", *links]:
+    for name, loop in [*((each, loops[0]) for each in ["sda", *links]), *((each, loops[1]) for each in OTHER)]:
         path = root / "dev" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(loop)
     yield world
-    subprocess.check_call(["losetup", "--detach", loop])
+    subprocess.check_call(["losetup", "--detach", *loops])
+
+
+def seen_by_lvm(disk):
+    """Return whether LVM sees the direct LUN, and whether it sees the other disk."""
+    env = {**os.environ, "LC_ALL": "C", "LVM_SYSTEM_DIR": str(disk.root / "etc/lvm"), "LVM_SUPPRESS_FD_WARNINGS": "1"}
+    # after a search for a PVID, a file in /run/lvm keeps LVM from the next search
+    pvs = "mount -t tmpfs tmpfs /run && exec lvm pvs --all --noheadings -o pv_name"
+    names = subprocess.check_output(["unshare", "--mount", "sh", "-c", pvs], env=env).decode().split()
+    seen = {os.path.realpath(name) for name in names}
+    return [os.path.realpath(str(disk.root / "dev" / name)) in seen for name in ("sda", "sdb")]
 
 
 def lvm_conf(world, more):
@@ -89,23 +128,28 @@ def test_what_is_told_of_a_filter_is_what_lvm_does(disk, name):
     first, second, file, is_ignored = ROWS[name]
     system = disk.root / "etc/lvm"
     disk.put("etc/lvm/lvm.conf", lvm_conf(disk, first))
+    second = second.replace("{root}", str(disk.root))
     disk.put("etc/lvm/lvmlocal.conf", f"devices {{\n{second}\n}}\n" if second else "")
-    disk.put("etc/lvm/devices/system.devices", (file or "").format(disk.host.node("sda")))
+    pvid = re.search(rb"LABELONE.{24}(.{32})", (disk.root / "lun.img").read_bytes()[:4096], re.DOTALL).group(1).decode()
+    disk.put("etc/lvm/devices/system.devices", (file or "").format(disk.host.node("sda"), pvid))
     if file is None:
         (system / "devices/system.devices").unlink()
 
-    env = {**os.environ, "LC_ALL": "C", "LVM_SYSTEM_DIR": str(system), "LVM_SUPPRESS_FD_WARNINGS": "1"}
-    seen = subprocess.check_output(["lvm", "pvs", "--all", "--noheadings", "-o", "pv_name"], env=env).decode().split()
+    seen, sees_other = seen_by_lvm(disk)
     problems = lvm_problems({"disk": LUN}, disk.host._replace(runner=run))
     told = [each.message for each in problems]
 
-    assert bool(seen) is not is_ignored, seen
+    assert seen is not is_ignored
     assert bool(told) is not is_ignored, told
     assert all(str(system) in each and "/dev/sda" in each for each in told)
 
-    for line in re.findall("devices { .* }", " ".join(each.advice for each in problems)):
-        disk.put("etc/lvm/lvmlocal.conf", line)
-        assert subprocess.check_output(["lvm", "pvs", "--all", "--noheadings", "-o", "pv_name"], env=env) == b""
+    lines = re.findall("devices { .* }", " ".join(each.advice for each in problems))
+    assert bool(lines) is (bool(problems) and name not in ("disks accepted alone, twice", "devices file with it"))
+    for line in lines:
+        is_replaced = re.search(r"devices \{ (\w+) =", line).group(1) == second.partition(" =")[0]
+        disk.put("etc/lvm/lvmlocal.conf", line if is_replaced else f"{line}\ndevices {{\n{second}\n}}\n")
+        assert seen_by_lvm(disk) == [False, sees_other]
+        assert lvm_problems({"disk": LUN}, disk.host._replace(runner=run)) == []
 
 
 def test_settings_that_lvm_cannot_read_are_told(disk):

@@ -292,6 +292,21 @@ def test_no_other_program_is_sent_to_a_path_that_another_user_can_lead_elsewhere
         assert program not in told and "only you can change" in " ".join(told.split())
 
 
+def test_an_image_that_somebody_may_still_write_to_is_to_be_copied(tmp_path, command):
+    """A stranger kept his file open. Root moved it, and made it his: then it named a file of root for qemu-img."""
+    path = tmp_path / "clone.img"
+    path.write_bytes(b"conectix".ljust(2 << 20, b"\0"))
+    path.chmod(0o600)
+    assert "qemu-img convert" in command("check", path).out
+
+    with path.open("r+b"):
+        told = " ".join(command("check", path).out.split())
+
+    assert "qemu-img" not in told and "move" not in told
+    assert f"`install --mode=600 {path} DIRECTORY`" in told
+    assert "qemu-img convert" in command("check", path).out
+
+
 @pytest.mark.parametrize("start", [b"QFI\xfb", b"QED\0", b"KDMV"])
 def test_an_image_that_ends_within_its_header_is_refused(tmp_path, command, start):
     (tmp_path / "clone.img").write_bytes(start)

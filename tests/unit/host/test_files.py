@@ -15,6 +15,7 @@ from relvmoiscsi.host.files import (
     lines_of,
     matching,
     names_in,
+    refuse_if_short,
     remedy,
     replace,
     sync_directory,
@@ -205,6 +206,18 @@ def test_an_owner_is_told_to_change_the_mode_only_where_the_mode_is_what_refuses
     monkeypatch.setattr(os, "geteuid", lambda: owner)
 
     assert remedy(OSError(number, os.strerror(number)), str(image)) == words.format(image)
+
+
+@pytest.mark.parametrize(
+    "number, says",
+    [(errno.EMFILE, "`ulimit -n 1024`"), (errno.ENFILE, "`sysctl fs.file-max`"), (errno.ENOMEM, "memory")],
+)
+def test_where_files_or_memory_are_short_the_advice_is_about_that_and_not_about_the_place(number, says):
+    error = OSError(number, os.strerror(number))
+    assert says in remedy(error, "/etc/passwd") and "place" not in remedy(error)
+    with pytest.raises(Refused) as caught:
+        refuse_if_short(error)
+    assert caught.value.advice == remedy(error)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o500, 0o600], ids=oct)

@@ -2,6 +2,7 @@
 """Work on a device is given up at the deadline unless it writes; then it is waited for."""
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -92,6 +93,19 @@ def test_a_child_that_fails_before_its_work_says_why(monkeypatch):
     monkeypatch.setitem(child_module.flock.inherited_lock_fds, 1 << 20, False)  # not open
     with pytest.raises(RuntimeError, match="Bad file descriptor"):
         run_in_child(lambda begin: "", NO_DEADLINE, "it was done")
+
+
+@pytest.mark.parametrize("runs", [run_in_child, lambda work, *more: run_parallel([work], *more)])
+def test_a_host_that_starts_no_process_is_told_with_the_state_of_the_lun(monkeypatch, runs):
+    def fork():
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(Refused, match="starts no thread or process .*: Resource temporarily unavailable") as caught:
+        runs(for_ever, Deadline(5, state=NOT_BEGUN), "the LUN was read")
+    assert (caught.value.disk_state, "TasksMax" in caught.value.advice) == (NOT_BEGUN, True)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_no_write_begins_after_the_deadline(tmp_path):

@@ -242,6 +242,21 @@ def test_operations_of_a_batch_run_at_the_same_time_and_a_single_one_needs_no_th
     assert seen == [threading.current_thread()]
 
 
+def test_a_batch_needs_no_thread_that_the_kernel_does_not_start(monkeypatch):
+    """Other programs of the user took all his processes: the run ended with a traceback, behind its first write too."""
+    workers, seen, start = Workers(), [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: refuse() if seen else start(self))
+
+    def refuse():
+        raise RuntimeError("can't start new thread")
+
+    for _ in range(2):
+        workers.run([lambda: seen.append(1)] * 20)
+        workers.close()
+
+    assert len(seen) == 40
+
+
 def test_who_interrupts_a_batch_cancels_what_has_not_begun():
     workers = Workers()
     caller, interrupted, ended = threading.current_thread(), threading.Event(), []
