@@ -1070,7 +1070,9 @@ NAMES = st.sampled_from(["sr", "when", "serial", "vms", "uuid", "disks", "offset
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.recursive(
-        st.none() | st.integers() | st.text(), lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside)
+        st.none() | st.integers() | st.text(),
+        lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside),
+        max_leaves=20,
     )
 )
 def test_any_index_is_read_or_a_format_error(index):
