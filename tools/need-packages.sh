@@ -110,11 +110,15 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 unset TMPDIR # it may be that of another user, who could replace the file
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+programs=$(mktemp -d)
+trap 'rm -rf "$log" "$programs"' EXIT
+# A kernel that no machine boots by itself needs no initial file system: the packages would make one twice.
+compgen -G "/boot/vmlinuz*" >/dev/null || ln -s /bin/true "$programs/update-initramfs"
 
 apt() {
     # A service that a package starts must not keep the lock (9).
-    apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@" </dev/null >"$log" 2>&1 9<&- || {
+    apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 \
+        -o "DPkg::Path=$programs:/usr/sbin:/usr/bin:/sbin:/bin" "$@" </dev/null >"$log" 2>&1 9<&- || {
         cat "$log" >&2
         return 1
     }

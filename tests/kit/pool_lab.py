@@ -297,7 +297,7 @@ class Image:
         world, pool, db = lab.world, lab.pool, lab.pool.db
         rows, world.sessions, world.recipes, world.deleted, lab.originals, more = pickle.loads(self._state)
         db._rows, db._created, db._touched, db.generation, pool.hosts, pool.master, pool.pool = rows
-        db._read = {}
+        db.forget_what_was_read()
         disks = {lun.scsi_id: lun.disk.copy() for lun in self._luns}
         world.luns = [lun._replace(disk=disks[lun.scsi_id]) for lun in self._luns]
         world._known = dict(self._known)

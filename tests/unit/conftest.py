@@ -2,6 +2,7 @@
 """What more than one room of tests needs."""
 
 import logging
+import pickle
 import re
 import sys
 import syslog
@@ -16,14 +17,19 @@ from relvmoiscsi import cli, json_answer
 from relvmoiscsi.cli import parser
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats.lvm import text_format, vg
+from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.iscsi.link import Link
 
 
 @pytest.fixture(autouse=True, scope="session")
 def texts_are_parsed_once():
-    """Many tests look at the same few LUNs again and again. A text gives one tree, which nobody changes."""
+    """Many tests look at the same few LUNs again and again, and at the same few pools. A text of LVM gives one tree,
+    which nobody changes. Of an answer of xapi each reader has a copy.
+    """
+    read = lru_cache(maxsize=64)(lambda answer, result=rpc.result: pickle.dumps(result(answer)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vg, "parse", lru_cache(maxsize=64)(text_format.parse))
+        patch.setattr(rpc, "result", lambda answer: pickle.loads(read(answer)))
         yield
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -433,10 +434,10 @@ def test_a_large_map_has_pages(copy_on, monkeypatch):
 
 
 @pytest.mark.processes
-def test_a_call_whose_time_is_over_reads_no_lun(tmp_path):
-    DONE.to_file(str(tmp_path / "lun.img"))
+def test_a_call_whose_time_is_over_waits_for_no_lun(monkeypatch):
+    monkeypatch.setattr(disk_source, "DiskSource", lambda *_: signal.pause())
     with pytest.raises(OutOfTime, match="were over before the LUN had been read"):
-        plugin.look(str(tmp_path / "lun.img"), lambda _found: {}, Deadline(0))
+        plugin.look("/dev/of-a-lun", lambda _found: {}, Deadline(0))
 
 
 def test_what_is_at_work_is_told_by_its_lock_and_its_mark(host):

@@ -69,6 +69,7 @@ ANY = st.recursive(
             inside,
         )
     ),
+    max_leaves=20,
 )
 
 

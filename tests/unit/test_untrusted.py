@@ -143,6 +143,7 @@ def test_the_parser_takes_the_text_that_was_searched():
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+    max_leaves=20,
 )
 
 

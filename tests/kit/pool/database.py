@@ -166,6 +166,12 @@ _BACK = {
     for table, fields in TABLES.items()
 }
 
+#: {table: those of which a record reads otherwise when one of this table changes}
+_TOLD_BY = {
+    table: [table, *(other for other, fields in _BACK.items() if table in [each for each, _ in fields.values()])]
+    for table in TABLES
+}
+
 #: {table: its fields that are maps or sets}
 _MUTABLE = {
     table: [name for name, field in fields.items() if field.kind in ("map", "set")] for table, fields in TABLES.items()
@@ -214,7 +220,7 @@ class Database:
         self.generation = 0
         self._created = {}  #: (table, reference): the generation of its beginning, also of what was destroyed
         self._touched = {}  #: (table, reference): the generation of its last change, which may be its end
-        self._read = {}  #: (table, reference): the row as a client reads it
+        self.forget_what_was_read()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -273,6 +279,18 @@ class Database:
                     del row[name]
                 self._read[table, ref] = row
             return self._whole(table, ref, wire.Read(self._read[table, ref]))
+
+    def all_as_read(self, table):
+        """A wire.Records: all records, as clients read them. The same one until one of them changes."""
+        with self.lock:
+            if table not in self._all_read:
+                self._all_read[table] = wire.Records((ref, self.as_read(table, ref)) for ref in self._rows[table])
+            return self._all_read[table]
+
+    def forget_what_was_read(self):
+        """The rows have become others."""
+        self._read = {}  #: (table, reference): the row as a client reads it
+        self._all_read = {}  #: table: its wire.Records
 
     def _whole(self, table, ref, row):
         for name in _MUTABLE[table]:
@@ -357,6 +375,8 @@ class Database:
         self.generation += 1
         self._touched[table, ref] = self.generation
         self._read.pop((table, ref), None)
+        for other in _TOLD_BY[table]:
+            self._all_read.pop(other, None)
         self._changed.notify_all()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -460,8 +480,7 @@ class Generic:
         return self._database.refs(table)
 
     def _get_all_records(self, table, _session):
-        with self._database.lock:
-            return {ref: self._database.as_read(table, ref) for ref in self._database.refs(table)}
+        return self._database.all_as_read(table)
 
     def _get_all_records_where(self, table, _session, expression):
         db, (suffice, wanted) = self._database, _equal_fields(table, expression)

@@ -26,15 +26,28 @@ def response(api, body, local):
     if is_second and request["jsonrpc"] != "2.0" or not isinstance(request.get("id"), (int, str)):
         raise ValueError(request)
     params = request.get("params") or [] if is_second else request["params"]
-    reply = {"jsonrpc": "2.0"} if is_second else {"error": None, "result": None}
+    reply, result = {"jsonrpc": "2.0"} if is_second else {"error": None}, ""
     try:
-        reply["result"] = _with_numbers(request["method"], wire.as_read(api.call(request["method"], params, local)))
+        result = f'"result": {_result(request["method"], api.call(request["method"], params, local))}, '
     except XenError as error:
         code, *parameters = error.description
         of_second = {"code": _ERROR_CODE, "message": code, "data": parameters}
-        reply["error"] = of_second if is_second else error.description
-    document = json.dumps({**reply, "id": request["id"]}, ensure_ascii=False, default=str)  # str: of a time
+        reply = {**reply, "error": of_second} if is_second else {"error": error.description, "result": None}
+    document = "{" + result + _text({**reply, "id": request["id"]})[1:]
     return document.encode("utf-8", "surrogatepass")
+
+
+def _text(value):
+    return json.dumps(value, ensure_ascii=False, default=str)  # str: of a time
+
+
+def _result(method, value):
+    """The result of a call, as a text."""
+    if not isinstance(value, wire.Records):
+        return _text(_with_numbers(method, wire.as_read(value)))
+    if value.json is None:
+        value.json = _text(_with_numbers(method, value))
+    return value.json
 
 
 def _with_numbers(method, result):

@@ -118,10 +118,16 @@ class Read(dict):
     """A record that `as_read` has made, which nobody else has."""
 
 
+class Records(dict):
+    """All records of a table, each a `Read`. They go to many clients, so nobody changes them: `json` is their text."""
+
+    json = None
+
+
 def as_read(value):
     """What a client reads of a value of the database; times stay what they are."""
     kind = type(value)
-    if kind in (str, Read, bool, float, Int32, xmlrpc.client.DateTime):
+    if kind in (str, Read, Records, bool, float, Int32, xmlrpc.client.DateTime):
         return value
     if kind is int:
         return str(value)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kit import lun_world, pool_fakes
 from kit.builder import build_sr, vhd
-from kit.pool import client, jsonrpc, wire
+from kit.pool import client, database, jsonrpc, wire
 from kit.pool.runner import PATH, request
 from kit.pool_fakes import NIL, fault, say, until
 
@@ -208,6 +208,30 @@ def test_a_client_of_json_reads_what_a_client_of_xml_reads(value):
     request = json.dumps({"method": "x", "params": [], "id": 1}).encode()
     read = json.loads(jsonrpc.response(Answers(value), request, False).decode())
     assert read == {"id": 1, "error": None, "result": xmlrpc.client.loads(wire.response(value))[0][0]}
+
+
+SETS_OF_OTHERS = [
+    (table, name) for table, fields in database.TABLES.items() for name in fields if "." in fields[name].kind
+]
+
+
+@pytest.mark.parametrize("table, name", SETS_OF_OTHERS)
+def test_a_client_that_has_read_all_records_reads_the_change_of_one_and_of_what_leads_to_it(table, name):
+    db = database.Database()
+    reader = database.Generic(db, None).find(f"{table}.get_all_records")
+    ref, (other, field) = db.create(table), database.TABLES[table][name].kind.split(".")
+
+    def read():
+        request = json.dumps({"method": f"{table}.get_all_records", "params": [], "id": 1}).encode()
+        record = json.loads(jsonrpc.response(Answers(reader("")), request, False).decode())["result"][ref]
+        return record["uuid"], record[name]
+
+    assert read() == (db.get(table, ref, "uuid"), [])
+    leading = db.create(other, **{field: ref})
+    assert read()[1] == [leading]
+    db.set(table, ref, "uuid", "another")
+    db.destroy(other, leading)
+    assert read() == ("another", [])
 
 
 def test_markup_in_the_name_of_a_member_is_markup_for_a_client_of_xml():
