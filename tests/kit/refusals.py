@@ -55,6 +55,17 @@ def lun(*volumes, **options):
     return lambda: spoiled_sr(*volumes, **options)
 
 
+def tearing(block_bytes, *volumes, **options):
+    """A LUN whose physical blocks are larger than its logical blocks."""
+
+    def made():
+        spoiled = spoiled_sr(*volumes, **options)
+        spoiled.disk.physical_block_size = block_bytes
+        return spoiled
+
+    return made
+
+
 def blank(*pokes, size=64 * MIB):
     """A disk with nothing on it but some bytes: (offset, bytes)."""
 
@@ -291,7 +302,9 @@ ROWS = {
     ),
     "metadata area of a petabyte": malformed(label(112, "<Q", 1 << 50), "a metadata area of 1125899906842624 bytes"),
     "metadata area over the label": malformed(label(104, "<Q", 1024), "at 1024 is not on the device"),
-    "one metadata area twice": malformed(label(104, areas(4096, 4096)), "metadata areas at 4096 and 4096 overlap"),
+    "one metadata area twice": malformed(
+        label(104, areas(4096, 4096)), "a metadata area at byte 4096 and a metadata area at byte 4096 overlap"
+    ),
     "label of another PV": malformed(label(32, b"x" * 32), "byte 512", "not the one in the metadata text"),
     "no PV id": other(label(32, bytes(32)), "is not an LVM id"),
     "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 864", "in use by something else"),
@@ -313,7 +326,9 @@ ROWS = {
     "text CRC": bad_checksum(in_text(b"seqno = 1"), "Metadata text at byte"),
     "one of two areas empty": malformed(second_area(0, b""), "it has no text, and the other area has one"),
     "second area's CRC": bad_checksum(second_area(50, b"\7"), "Metadata area header at byte"),
-    "area inside the extents": malformed(text("pe_start = 2048", "pe_start = 1024"), "area lies inside the extents"),
+    "area inside the extents": malformed(
+        text("pe_start = 2048", "pe_start = 1024"), "the extents at byte 524288 overlap"
+    ),
     # the volume group
     "several PVs": unsupported(text(LAST_PV, '}\npv1 {\nid = "x"\n' + LAST_PV), "on 2 physical volumes", "vgreduce"),
     "no PV": unsupported(edited(without_pv), "it lies on 0 physical volumes"),
@@ -429,7 +444,9 @@ ROWS = {
     "text that is a number": malformed(text('format = "lvm2"', "format = 7"), "format is 7, expected a string"),
     "flags that are no texts": malformed(text('["READ", ', "[7, "), "expected strings"),
     "stripes of nothing": malformed(text('"pv0", 0', ""), "segment1 has the stripes none"),
-    "extents over the label": malformed(text("pe_start = 2048", "pe_start = 0"), "the extents begin at byte 0"),
+    "extents over the label": malformed(
+        text("pe_start = 2048", "pe_start = 0"), "the label at byte 0 and the extents at byte 0 overlap"
+    ),
     "assignment among LVs": malformed(text("logical_volumes {", "logical_volumes {\nx = 1"), "x is in logical_volumes"),
     "text that is none": malformed(text("{", "["), "expected"),
     "extents beyond the device": truncated(text("pe_count = ", "pe_count = 9"), "Physical volume at byte 0"),
@@ -500,6 +517,22 @@ ROWS = {
         ),
         "byte 1048576",
         "not made of blocks of 4096",
+    ),
+    # blocks that the device writes at once, and that two structures share
+    "extents in a block of the first area": unsupported(
+        tearing(4096, raw("data"), area=Range(4096, 1044992), pe_start=1049088),
+        "Physical volume at byte 1048576",
+        "a metadata area at byte 4096 and the extents at byte 1049088 share a block of 4096 bytes",
+    ),
+    "second area in a block of the extents": unsupported(
+        tearing(4096, raw("data"), pe_start=1052160, second_area="same", second_is_next=True),
+        "the extents at byte 1052160 and a metadata area at byte",
+        "share a block of 4096 bytes",
+    ),
+    "metadata area in the block of the label": unsupported(
+        lun(raw("data"), block_size=4096, area=Range(2048, 1046528)),
+        "Physical volume at byte 0",
+        "the label at byte 0 and a metadata area at byte 2048 share a block of 4096 bytes",
     ),
     # copies that were cut
     "cut behind the label": foreign(cut(8192), "has 8192 bytes: it is too small for a LUN with an SR"),
