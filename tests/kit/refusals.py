@@ -460,7 +460,42 @@ ROWS = {
     "leaf_ that does not read": unsupported(journal("leaf_{}_1", "x"), "leaf_", "the journal does not read"),
     "inflate_ of no size": unsupported(journal("inflate_{}_x"), "the size in its name is 'x'"),
     "journal without its tag": unsupported(lun(named(f"inflate_{GONE}_8388608")), "inflate_", "not its tag"),
-    "tagged as a journal": unsupported(lun(named("novel", tags=("journaler",))), "novel", "tagged it journaler"),
+    "tagged as a journal": unsupported(lun(named("novel", tags=("journaler",))), "novel", "has the tag journaler"),
+    **{
+        f"{what}, tagged {tag}": unsupported(lun(*volumes), f"it has the tag {tag}, by which", "lvchange --config")
+        for what, tag, volumes in (
+            ("disk", "jvhd", (raw("data", tags=("jvhd",)),)),
+            ("disk", "journaler", (vhd("data", tags=("journaler",)),)),
+            ("disk", "cbtlog", (qcow2("data", tags=("hidden", "cbtlog")),)),
+            ("zero_", "jvhd", (vhd("data"), named("zero_{data}_1", tags=("jvhd",)))),
+            ("changed-block log", "journaler", (vhd("data"), builder.cbtlog("data", tags=("cbtlog", "journaler")))),
+            ("other volume", "jvhd", (raw("data"), named("novel", tags=("jvhd",)))),
+        )
+    },
+    "MGT, tagged cbtlog": unsupported(
+        edited(
+            lambda committed: committed.replace("flags = []\ncreation", 'flags = []\ntags = ["cbtlog"]\ncreation', 1)
+        ),
+        "Logical volume MGT",
+        "it has the tag cbtlog",
+        "--deltag cbtlog",
+    ),
+    "zero_ without a value": unsupported(
+        lun(raw("data"), named("zero_{data}", tags=("journaler",))), "zero_", "no value in its name", "lvremove"
+    ),
+    "disk that LVM does not show": unsupported(
+        edited(
+            lambda text: ', "VISIBLE"'.join(text.rsplit(', "VISIBLE"', 2)[:2]) + text.rsplit(', "VISIBLE"', 2)[2],
+            raw("rest"),
+            raw("data"),
+        ),
+        "Logical volume LV-",
+        "LVM does not show it to the storage manager",
+        " --without ",
+    ),
+    "MGT that LVM does not show": unsupported(
+        text(', "VISIBLE"', ""), "Logical volume MGT", "LVM does not show it to the storage manager"
+    ),
     "name with a UUID": unsupported(lun(raw("data", uuid=GONE), named("novel-" + GONE)), "its name carries the UUID"),
     "unknown journal": unsupported(lun(raw("data"), builder.journal("novel", "data")), "novel_"),
     "trim volume of another SR": unsupported(lun(named(OTHER_SR + "_trim_lv")), "to another SR, " + OTHER_SR),
