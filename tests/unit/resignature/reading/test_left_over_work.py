@@ -17,10 +17,12 @@ from kit.live import (
     listed,
     unlisted,
 )
+from kit.spoiled import Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice, Range
 from relvmoiscsi.errors import Refused, Unsupported
 from relvmoiscsi.formats import mgt
+from relvmoiscsi.formats.vhd import DynamicHeader
 from relvmoiscsi.resignature import problems
 from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -96,6 +98,56 @@ def test_what_a_vm_wrote_behind_a_leaf_coalesce_whose_undo_failed_is_kept():
         journal("leaf", "child", "{parent}"),
     ]
     guests_are_kept(_live(volumes, {"child": ("parent",)}, FINISHED))
+
+
+def with_spoiled_leaf(spoil):
+    """A snapshot without its last step; `spoil` changes its written leaf, which is sealed again."""
+    volumes = [
+        unlisted(disk("base", sectors=(0, 3), hidden=True)),
+        disk("orig", "base", sectors=DATA),
+        unlisted(disk("clone", "base")),
+        journal("clone", "orig", "{base}_{clone}"),
+    ]
+    spoiled = Spoiled(build_sr(volumes, area=AREA_DEFAULT))
+    spoil(spoiled)
+    return spoiled
+
+
+def second_name_of_a_parent(spoiled, key):
+    """A fourth locator: it names the parent by the text of the first one, which libvhd allows."""
+    first = 512 + DynamicHeader.locators.offset
+    entry = b"Mac " + spoiled.peek((key, first + 4), 20)
+    spoiled.poke((key, first + 3 * 24), entry).sealed_vhd(key)
+
+
+def reserved_bytes(spoiled, key):
+    spoiled.poke((key, 512 + DynamicHeader.reserved2.offset), b"\7").sealed_vhd(key)
+
+
+@pytest.mark.parametrize("spoil", [second_name_of_a_parent, reserved_bytes])
+@pytest.mark.parametrize("key", ["orig", "clone"])
+def test_a_leaf_that_only_libvhd_reads_is_not_dropped(spoil, key):
+    spoiled = with_spoiled_leaf(lambda found: spoil(found, key))
+
+    with pytest.raises(Unsupported, match="may hold data of a VM. Let the storage manager finish") as refused:
+        engine.prepare(spoiled.disk, entropy(0))
+    assert f" --without {spoiled.truth.uuids[key]}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda spoiled: spoiled.poke(("orig", 0), bytes(512)),
+        lambda spoiled: spoiled.poke(("orig", 600), b"\7"),
+    ],
+)
+def test_a_leaf_that_libvhd_calls_invalid_is_dropped_as_by_sm(spoil):
+    spoiled = with_spoiled_leaf(spoil)
+
+    (told,) = [note for note in engine.notes(engine.prepare(spoiled.disk, entropy(0)).lun) if "snapshot" in note]
+
+    name = spoiled.truth.volume("orig").name
+    assert told.endswith(f"it is rolled back, and deletes {name}, which does not read, as the storage manager would.")
 
 
 def test_what_a_vm_may_have_written_over_an_empty_base_is_refused():
