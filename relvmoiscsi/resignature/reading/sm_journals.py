@@ -100,9 +100,10 @@ def journal_text(block: bytes) -> Optional[str]:
 def snapshot_of(name: LvName, text: Content) -> Optional[Match[str]]:
     """The UUIDs in the journal of a snapshot: `base`, which the original volume gets, and `clone`, of a second leaf.
 
-    None for any other volume, and for any other text.
+    None for any other volume, and for any other text: SM makes new UUIDs for both.
     """
-    return _CLONE.fullmatch(text) if name.journal == naming.CLONE and isinstance(text, str) else None
+    found = _CLONE.fullmatch(text) if name.journal == naming.CLONE and isinstance(text, str) else None
+    return found if found is not None and len({name.uuid, *found.groups()}) == 3 else None
 
 
 def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
@@ -305,7 +306,7 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
 def _leaf(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     leaf, old = area.disk(uuid), area.disk(uuid, is_old=True)
-    if isinstance(journal.content, str) and _LEAF.fullmatch(journal.content):
+    if isinstance(journal.content, str) and _LEAF.fullmatch(journal.content) and journal.content != uuid:
         parent_uuid = journal.content
     elif leaf is not None and old is None and leaf.parent is not None:  # SM has not renamed a volume yet
         parent_uuid = leaf.parent.uuid

@@ -100,6 +100,30 @@ def test_what_a_vm_wrote_behind_a_leaf_coalesce_whose_undo_failed_is_kept():
     guests_are_kept(_live(volumes, {"child": ("parent",)}, FINISHED))
 
 
+@pytest.mark.parametrize("listed_too", [True, False])
+@pytest.mark.parametrize("text", ["{v0}_", "{v0}_{v0}", "{v1}_{v0}", "{v0}_{v1}", "{v1}_{v1}"])
+def test_a_journal_of_a_snapshot_whose_volumes_are_not_three_does_not_read(text, listed_too):
+    """SM makes new UUIDs for both new volumes. Where MGT lacks a disk, the work may have begun."""
+    volumes = [disk("v0", sectors=DATA), disk("v1", in_mgt=listed_too), journal("clone", "v0", text)]
+    lun = build_sr(volumes, area=AREA_DEFAULT).disk
+
+    found = engine.inspect(lun)
+
+    if listed_too:
+        (told,) = [note for note in engine.notes(found.lun) if "snapshot" in note]
+        assert told.endswith("was about to begin: it is dropped.")
+    else:
+        assert "and its journal does not read" in found.problem.message
+        with pytest.raises(Unsupported, match="and its journal does not read"):
+            engine.prepare(lun, entropy(0))
+
+
+def test_a_journal_of_a_leaf_coalesce_into_the_leaf_itself_does_not_read():
+    lun = build_sr([disk("v0", sectors=DATA), journal("leaf", "v0", "{v0}")], area=AREA_DEFAULT).disk
+    with pytest.raises(Unsupported, match="and the journal does not read"):
+        engine.prepare(lun, entropy(0))
+
+
 def with_spoiled_leaf(spoil):
     """A snapshot without its last step; `spoil` changes its written leaf, which is sealed again."""
     volumes = [
