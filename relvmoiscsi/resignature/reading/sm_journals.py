@@ -219,6 +219,10 @@ def _clone(area: WorkArea, journal: Volume) -> None:
             loss = f"deletes {' and '.join(damaged)}, which does not read, as the storage manager would"
         area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and {loss}.")
     elif leaf is not None and not isinstance(leaf.content, FormatError):
+        parent = area.disk(leaf.parent.uuid) if leaf.parent else None
+        if parent is None or parent.lv.id not in _ancestry(area, base):
+            problem = f"it holds blocks, and was not made of {base.name.text}, the base copy of its snapshot"
+            raise _refuse_data(area, leaf, f"{problem}. {_TAKE_AGAIN}")
         is_shown = not base.hidden
         if clone is not None and (
             isinstance(clone.content, FormatError)
@@ -273,6 +277,8 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     if isinstance(leaf.content, FormatError) and not isinstance(leaf.content, _INVALID_FOR_SM):
         problem = f"{leaf.content.message} This leaf of an unfinished snapshot may hold data of a VM. {_TAKE_AGAIN}"
         raise _refuse_data(area, leaf, problem)
+    if leaf.name.kind == naming.RAW:
+        raise _refuse_data(area, leaf, f"it is raw, and no snapshot makes a raw leaf. {_TAKE_AGAIN}")
     if isinstance(leaf.content, FormatError) or leaf.empty:
         return True
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kit.builder import AREA_DEFAULT, build_sr, journal, named, trim, vhd
+from kit.builder import AREA_DEFAULT, build_sr, journal, named, raw, trim, vhd
 from kit.chains import flatten
 from kit.cuts import cut_before, done, entropy, resignature, undo
 from kit.live import (
@@ -122,6 +122,19 @@ def test_a_journal_of_a_leaf_coalesce_into_the_leaf_itself_does_not_read():
     lun = build_sr([disk("v0", sectors=DATA), journal("leaf", "v0", "{v0}")], area=AREA_DEFAULT).disk
     with pytest.raises(Unsupported, match="and the journal does not read"):
         engine.prepare(lun, entropy(0))
+
+
+@pytest.mark.parametrize(
+    "leaf, says",
+    [
+        (disk("orig", sectors=LATER), "it holds blocks, and was not made of VHD-"),
+        (raw("orig"), "it is raw, and no snapshot makes a raw leaf"),
+    ],
+)
+def test_of_two_volumes_with_data_that_no_snapshot_relates_neither_goes(leaf, says):
+    volumes = [unlisted(disk("base", sectors=DATA, hidden=True)), leaf, journal("clone", "orig", "{base}_")]
+    with pytest.raises(Unsupported, match=says):
+        engine.prepare(build_sr(volumes, area=AREA_DEFAULT).disk, entropy(0))
 
 
 def with_spoiled_leaf(spoil):
