@@ -275,8 +275,8 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     when a VM has the leaf open.
     """
     if isinstance(leaf.content, FormatError) and not isinstance(leaf.content, _INVALID_FOR_SM):
-        problem = f"{leaf.content.message} This leaf of an unfinished snapshot may hold data of a VM. {_TAKE_AGAIN}"
-        raise _refuse_data(area, leaf, problem)
+        problem = "this leaf of an unfinished snapshot may hold data of a VM"
+        raise _refuse_data(area, leaf, f"{problem}. {leaf.content.message} {_TAKE_AGAIN}")
     if leaf.name.kind == naming.RAW:
         raise _refuse_data(area, leaf, f"it is raw, and no snapshot makes a raw leaf. {_TAKE_AGAIN}")
     if isinstance(leaf.content, FormatError) or leaf.empty:

@@ -166,7 +166,7 @@ def reserved_bytes(spoiled, key):
 def test_a_leaf_that_only_libvhd_reads_is_not_dropped(spoil, key):
     spoiled = with_spoiled_leaf(lambda found: spoil(found, key))
 
-    with pytest.raises(Unsupported, match="may hold data of a VM. Let the storage manager finish") as refused:
+    with pytest.raises(Unsupported, match="this leaf of an unfinished snapshot may hold data of a VM. VHD ") as refused:
         engine.prepare(spoiled.disk, entropy(0))
     assert f" --without {spoiled.truth.uuids[key]}" in str(refused.value)
 
