@@ -55,8 +55,13 @@ CLONE, LEAF, INFLATE, RESIZE = "clone", "leaf", "inflate", "jvhd"
 FINISHED_JOURNALS = (CLONE, LEAF, INFLATE)
 _JOURNALS = (*HARMLESS_JOURNALS, *FINISHED_JOURNALS, RESIZE)
 
-#: the LVM tags by which SM finds its volumes
-JOURNAL_TAG, CBT_TAG, RESIZE_TAG, HIDDEN_TAG = "journaler", "cbtlog", "jvhd", "hidden"
+JOURNAL_TAG, HIDDEN_TAG = "journaler", "hidden"
+
+#: the LVM tags by which SM lists volumes, whatever their names, and the one kind that may have each: SM takes any other
+#: volume with the tag for such a volume. No volume of a LUN that is resignatured may have the tag of a resize journal.
+#: HIDDEN_TAG finds no volume: SM asks a raw volume for it.
+#: Source: SM drivers/lvmcache.py getTagged, journaler.py _getAllEntries, lvhdutil.py getAllVHDJournals, LVHDSR.py scan
+LISTING_TAGS = {JOURNAL_TAG: JOURNAL, "cbtlog": CBT_LOG, "jvhd": ""}
 
 _PREFIXES = {"VHD-": VHD, "LV-": RAW, "QCOW2-": QCOW2}
 LV_PREFIXES = {kind: prefix for prefix, kind in _PREFIXES.items()}

@@ -267,6 +267,7 @@ class Options(NamedTuple):
     pe_start: int = 0  #: bytes; 0: right behind the metadata area
     extent_size: int = 4 * MIB
     second_area: str = ""  #: "", "same", "older" (seqno one less) or "ignored"
+    second_is_next: bool = False  #: the second area begins where the extents end, and the device ends behind it
     text_offset: int = 0  #: from the start of the area; 0: behind the stale texts
     stale_texts: int = 1  #: older copies of the text that lie in the ring before the committed one
     precommitted: bool = False  #: slot 1 says that an LVM change was under way
@@ -480,6 +481,9 @@ def _gap(taken: Sequence[Tuple[int, int]], count: int) -> int:
 def _geometry(options: Options, pe_start: int, used: int) -> Tuple[int, Tuple[Range, ...], int]:
     """Disk size, metadata areas and number of extents."""
     assert pe_start >= options.area.end, "the data begins inside the metadata area"
+    if options.second_is_next:
+        second_area = Range(pe_start + used * options.extent_size, MIB)
+        return align_up(second_area.end, 4096), (options.area, second_area), used
     second = MIB if options.second_area else 0
     size = options.size_bytes
     if not size:

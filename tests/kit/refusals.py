@@ -55,6 +55,17 @@ def lun(*volumes, **options):
     return lambda: spoiled_sr(*volumes, **options)
 
 
+def tearing(block_bytes, *volumes, **options):
+    """A LUN whose physical blocks are larger than its logical blocks."""
+
+    def made():
+        spoiled = spoiled_sr(*volumes, **options)
+        spoiled.disk.physical_block_size = block_bytes
+        return spoiled
+
+    return made
+
+
 def blank(*pokes, size=64 * MIB):
     """A disk with nothing on it but some bytes: (offset, bytes)."""
 
@@ -291,7 +302,9 @@ ROWS = {
     ),
     "metadata area of a petabyte": malformed(label(112, "<Q", 1 << 50), "a metadata area of 1125899906842624 bytes"),
     "metadata area over the label": malformed(label(104, "<Q", 1024), "at 1024 is not on the device"),
-    "one metadata area twice": malformed(label(104, areas(4096, 4096)), "metadata areas at 4096 and 4096 overlap"),
+    "one metadata area twice": malformed(
+        label(104, areas(4096, 4096)), "a metadata area at byte 4096 and a metadata area at byte 4096 overlap"
+    ),
     "label of another PV": malformed(label(32, b"x" * 32), "byte 512", "not the one in the metadata text"),
     "no PV id": other(label(32, bytes(32)), "is not an LVM id"),
     "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 864", "in use by something else"),
@@ -313,7 +326,9 @@ ROWS = {
     "text CRC": bad_checksum(in_text(b"seqno = 1"), "Metadata text at byte"),
     "one of two areas empty": malformed(second_area(0, b""), "it has no text, and the other area has one"),
     "second area's CRC": bad_checksum(second_area(50, b"\7"), "Metadata area header at byte"),
-    "area inside the extents": malformed(text("pe_start = 2048", "pe_start = 1024"), "area lies inside the extents"),
+    "area inside the extents": malformed(
+        text("pe_start = 2048", "pe_start = 1024"), "the extents at byte 524288 overlap"
+    ),
     # the volume group
     "several PVs": unsupported(text(LAST_PV, '}\npv1 {\nid = "x"\n' + LAST_PV), "on 2 physical volumes", "vgreduce"),
     "no PV": unsupported(edited(without_pv), "it lies on 0 physical volumes"),
@@ -429,7 +444,9 @@ ROWS = {
     "text that is a number": malformed(text('format = "lvm2"', "format = 7"), "format is 7, expected a string"),
     "flags that are no texts": malformed(text('["READ", ', "[7, "), "expected strings"),
     "stripes of nothing": malformed(text('"pv0", 0', ""), "segment1 has the stripes none"),
-    "extents over the label": malformed(text("pe_start = 2048", "pe_start = 0"), "the extents begin at byte 0"),
+    "extents over the label": malformed(
+        text("pe_start = 2048", "pe_start = 0"), "the label at byte 0 and the extents at byte 0 overlap"
+    ),
     "assignment among LVs": malformed(text("logical_volumes {", "logical_volumes {\nx = 1"), "x is in logical_volumes"),
     "text that is none": malformed(text("{", "["), "expected"),
     "extents beyond the device": truncated(text("pe_count = ", "pe_count = 9"), "Physical volume at byte 0"),
@@ -443,7 +460,42 @@ ROWS = {
     "leaf_ that does not read": unsupported(journal("leaf_{}_1", "x"), "leaf_", "the journal does not read"),
     "inflate_ of no size": unsupported(journal("inflate_{}_x"), "the size in its name is 'x'"),
     "journal without its tag": unsupported(lun(named(f"inflate_{GONE}_8388608")), "inflate_", "not its tag"),
-    "tagged as a journal": unsupported(lun(named("novel", tags=("journaler",))), "novel", "tagged it journaler"),
+    "tagged as a journal": unsupported(lun(named("novel", tags=("journaler",))), "novel", "has the tag journaler"),
+    **{
+        f"{what}, tagged {tag}": unsupported(lun(*volumes), f"it has the tag {tag}, by which", "lvchange --config")
+        for what, tag, volumes in (
+            ("disk", "jvhd", (raw("data", tags=("jvhd",)),)),
+            ("disk", "journaler", (vhd("data", tags=("journaler",)),)),
+            ("disk", "cbtlog", (qcow2("data", tags=("hidden", "cbtlog")),)),
+            ("zero_", "jvhd", (vhd("data"), named("zero_{data}_1", tags=("jvhd",)))),
+            ("changed-block log", "journaler", (vhd("data"), builder.cbtlog("data", tags=("cbtlog", "journaler")))),
+            ("other volume", "jvhd", (raw("data"), named("novel", tags=("jvhd",)))),
+        )
+    },
+    "MGT, tagged cbtlog": unsupported(
+        edited(
+            lambda committed: committed.replace("flags = []\ncreation", 'flags = []\ntags = ["cbtlog"]\ncreation', 1)
+        ),
+        "Logical volume MGT",
+        "it has the tag cbtlog",
+        "--deltag cbtlog",
+    ),
+    "zero_ without a value": unsupported(
+        lun(raw("data"), named("zero_{data}", tags=("journaler",))), "zero_", "no value in its name", "lvremove"
+    ),
+    "disk that LVM does not show": unsupported(
+        edited(
+            lambda text: ', "VISIBLE"'.join(text.rsplit(', "VISIBLE"', 2)[:2]) + text.rsplit(', "VISIBLE"', 2)[2],
+            raw("rest"),
+            raw("data"),
+        ),
+        "Logical volume LV-",
+        "LVM does not show it to the storage manager",
+        " --without ",
+    ),
+    "MGT that LVM does not show": unsupported(
+        text(', "VISIBLE"', ""), "Logical volume MGT", "LVM does not show it to the storage manager"
+    ),
     "name with a UUID": unsupported(lun(raw("data", uuid=GONE), named("novel-" + GONE)), "its name carries the UUID"),
     "unknown journal": unsupported(lun(raw("data"), builder.journal("novel", "data")), "novel_"),
     "trim volume of another SR": unsupported(lun(named(OTHER_SR + "_trim_lv")), "to another SR, " + OTHER_SR),
@@ -500,6 +552,22 @@ ROWS = {
         ),
         "byte 1048576",
         "not made of blocks of 4096",
+    ),
+    # blocks that the device writes at once, and that two structures share
+    "extents in a block of the first area": unsupported(
+        tearing(4096, raw("data"), area=Range(4096, 1044992), pe_start=1049088),
+        "Physical volume at byte 1048576",
+        "a metadata area at byte 4096 and the extents at byte 1049088 share a block of 4096 bytes",
+    ),
+    "second area in a block of the extents": unsupported(
+        tearing(4096, raw("data"), pe_start=1052160, second_area="same", second_is_next=True),
+        "the extents at byte 1052160 and a metadata area at byte",
+        "share a block of 4096 bytes",
+    ),
+    "metadata area in the block of the label": unsupported(
+        lun(raw("data"), block_size=4096, area=Range(2048, 1046528)),
+        "Physical volume at byte 0",
+        "the label at byte 0 and a metadata area at byte 2048 share a block of 4096 bytes",
     ),
     # copies that were cut
     "cut behind the label": foreign(cut(8192), "has 8192 bytes: it is too small for a LUN with an SR"),

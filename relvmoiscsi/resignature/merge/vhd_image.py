@@ -46,7 +46,8 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
     if device.block_size != SECTOR:
         raise Refused(f"{device.name} has blocks of {device.block_size} bytes: VHD chains on it are not made one VDI.")
     if lun.vg.pe_start % UNIT:
-        raise Refused(f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them.")
+        where = f"begin at byte {lun.vg.pe_start}, which is no multiple of {UNIT}"
+        raise Refused(f"The extents of {device.name} {where}: VHD chains on it are not made one VDI.")
     members = read_members(device, lun.vg, found.members)
     for member in members:
         if any(member.batmap_header.keyhash):

@@ -37,10 +37,10 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
                 f"of {cache.block_size}.",
                 sm_key="MetadataError",
             )
-    result = _written(cache, made, (steps.COMMIT,))
+    result = _after(cache, made, steps.COMMIT)
     committed = survey.read_lun(result, survey.read_label(result), lun)
     identity_check.verify_result(lun, committed, made.run.ids)
-    result = _written(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES))
+    result = _after(cache, made, steps.FINAL)
     final = survey.read_lun(result, survey.read_label(result), committed)
     # `verify_result` does not read the places of the metadata
     is_equal = committed._replace(label=final.label, mdas=final.mdas) == final
@@ -55,7 +55,7 @@ def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
     The LVs with the ids `unverified` did not verify before the undone run, and need not verify now.
     """
     _check_journal(made, cache)
-    result = _written(cache, made, (steps.FINAL, steps.HEADERS))
+    result = _after(cache, made, steps.FINAL)
     found = survey.read_contents(result, survey.read_label(result))
     rest = settle(found.without([volume for volume in found.volumes if volume.lv.id in unverified]))
     verify_lun(rest)
@@ -66,17 +66,16 @@ def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
     return found._replace(work=rest.work)
 
 
-def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
-    """The device after the writes of journal, second area and contents, and after the steps in `last`.
+def _after(cache: ReadCache, made: Plan, last: Step) -> ReadCache:
+    """The device after each step up to `last`, with whole blocks as the run writes them.
 
     Of bitmaps, only the bitmaps that overlap bytes in the cache, or another chunk, are put there.
     """
-    chunks = made.chunks_of(steps.JOURNAL, bitmaps=False) + made.chunks_of(steps.CONTENTS, bitmaps=False)
-    ends = [chunk for step in last for chunk in made.chunks_of(step, bitmaps=False)]
-    result = cache.with_chunks([*chunks, *whole_blocks(cache, ends)])
-    for step in (steps.JOURNAL, steps.CONTENTS, *last):
-        result.overwrite(made.bitmaps_of(step))
-    return result
+    known = whole_blocks(cache, made.deciding)  # the run reads these blocks once
+    for step in steps.ALL_PARTS[: steps.ALL_PARTS.index(last) + 1]:
+        cache = cache.with_chunks(whole_blocks(cache, made.chunks_of(step, bitmaps=False), known))
+        cache.overwrite(made.bitmaps_of(step))
+    return cache
 
 
 def _check_labels(made: Plan, planned: Sequence[Tuple[Step, int]]) -> None:

@@ -54,6 +54,12 @@ class Plan(NamedTuple):
     def run(self) -> Run:
         return self.journal.run
 
+    @property
+    def deciding(self) -> List[Chunk]:
+        """The label and the headers of the metadata areas, as read for the plan."""
+        headers = [Chunk(move.original.offset, move.old_header) for move in self.run.mdas]
+        return [Chunk(self.run.label_offset, self.run.old_label), *headers]
+
     def bitmaps_of(self, step: Step) -> Iterable[Chunk]:
         """The bitmaps and tables of a new image in a step: there may be millions, and no survey reads them."""
         if step == steps.JOURNAL:

@@ -181,7 +181,7 @@ class Work:
 
 
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
-    """Why SM would use a volume that relvmoiscsi does not know, and the way out; "" for any other volume."""
+    """Why SM would use a volume in an unknown way, or not find it, and the way out; "" for any other volume."""
     name, tags = volume.name, volume.lv.tags
     if name.kind == naming.JOURNAL:
         if name.journal == naming.RESIZE:
@@ -190,15 +190,21 @@ def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
         if name.journal in naming.FINISHED_JOURNALS and naming.JOURNAL_TAG not in tags:
             problem = "it has the name of a journal and not its tag; the storage manager would not see it"
             return problem, lun.without_lv(name.text)
+        if naming.JOURNAL_TAG in tags and not name.value:
+            problem = "it has the tag of a journal and no value in its name; the storage manager attaches no such SR"
+            return problem, lun.without_lv(name.text)
+    for tag, kind in naming.LISTING_TAGS.items():
+        if tag in tags and kind != name.kind:
+            problem = f"it has the tag {tag}, by which the storage manager finds other volumes than this one"
+            return problem, WayOut(("lvchange", "--deltag", tag), (f"{lun.vg.name}/{name.text}",))
     if name.kind == naming.TRIM and not lun.is_trim(volume):
         return f"it belongs to another SR, {name.uuid}", lun.without_lv(name.text)
     if name.kind == naming.OTHER:
-        for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):
-            if tag in tags:
-                problem = f"the storage manager has tagged it {tag}, and its name is none that is known"
-                return problem, WayOut(("lvchange", "--deltag", tag), (f"{lun.vg.name}/{name.text}",))
         for _at, uuid in sightings(name.text, known):
             return f"its name carries the UUID {uuid}, and is none that is known", lun.without_lv(name.text)
+    elif "VISIBLE" not in volume.lv.status:
+        is_disk = name.kind in naming.DISK_KINDS
+        return "LVM does not show it to the storage manager", WayOut(vdi=str(name.uuid)) if is_disk else NO_WAY_OUT
     return "", NO_WAY_OUT
 
 

@@ -16,7 +16,8 @@ the work, by SM's rules and in SM's order.
         neither                                                        complete: drop the journal
     <SR>_trim_lv            no journal: all free space, being trimmed  drop the volume
 
-A leaf that holds blocks is never dropped: the journal may be older than the VM's last writes to the leaf.
+A leaf that holds blocks is never dropped: the journal may be older than the VM's last writes to the leaf. Nor is a leaf
+that does not read, unless `vhd-util check` calls it invalid for the same reason: SM drops such a leaf itself.
 
 LVM does not wipe new volumes. Until vhd-util writes to a new leaf, the leaf may hold the VHD of a deleted disk:
 
@@ -56,7 +57,7 @@ import re
 from typing import Iterable, Match, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import FormatError, Place, Unsupported, WayOut
+from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Place, Truncated, Unsupported, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
 from relvmoiscsi.formats.mgt import new_record
@@ -73,6 +74,9 @@ _LEAF = re.compile(UUID_PATTERN)
 BASE_LABEL = "base copy"
 
 _TAKE_AGAIN = "Let the storage manager finish on the original, and take the copy again"
+
+#: defects that libvhd finds as well. It takes more places and values than the readers of `formats` take
+_INVALID_FOR_SM = (BadChecksum, BadMagic, Truncated)
 
 #: of the chain of a base. SM makes chains of 30, and a LUN may have a journal for each VDI of a long chain.
 #: Source: SM drivers/vhdutil.py MAX_CHAIN_SIZE
@@ -96,9 +100,10 @@ def journal_text(block: bytes) -> Optional[str]:
 def snapshot_of(name: LvName, text: Content) -> Optional[Match[str]]:
     """The UUIDs in the journal of a snapshot: `base`, which the original volume gets, and `clone`, of a second leaf.
 
-    None for any other volume, and for any other text.
+    None for any other volume, and for any other text: SM makes new UUIDs for both.
     """
-    return _CLONE.fullmatch(text) if name.journal == naming.CLONE and isinstance(text, str) else None
+    found = _CLONE.fullmatch(text) if name.journal == naming.CLONE and isinstance(text, str) else None
+    return found if found is not None and len({name.uuid, *found.groups()}) == 3 else None
 
 
 def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
@@ -208,10 +213,23 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         for volume in present:
             area.drop(volume)
         area.rename(area.set_read_only(area.set_hidden(base, False), False), uuid)
-        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and loses nothing.")
+        damaged = [one.name.text for one in present if isinstance(one.content, FormatError) and not one.unwritten]
+        loss = "loses nothing"
+        if damaged:
+            loss = f"deletes {' and '.join(damaged)}, which does not read, as the storage manager would"
+        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and {loss}.")
     elif leaf is not None and not isinstance(leaf.content, FormatError):
+        parent = area.disk(leaf.parent.uuid) if leaf.parent else None
+        if parent is None or parent.lv.id not in _ancestry(area, base):
+            problem = f"it holds blocks, and was not made of {base.name.text}, the base copy of its snapshot"
+            raise _refuse_data(area, leaf, f"{problem}. {_TAKE_AGAIN}")
         is_shown = not base.hidden
-        if clone is not None and (isinstance(clone.content, FormatError) or is_shown and _has_no_extension(clone)):
+        if clone is not None and (
+            isinstance(clone.content, FormatError)
+            and _may_go(area, clone, base)
+            or is_shown
+            and _has_no_extension(clone)
+        ):
             area.drop(clone)  # no VM has used the clone
             clone = None
         _complete(area, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
@@ -256,6 +274,11 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     A base that is not hidden proves nothing: SM unhides the base at the start of a take-back, and the take-back fails
     when a VM has the leaf open.
     """
+    if isinstance(leaf.content, FormatError) and not isinstance(leaf.content, _INVALID_FOR_SM):
+        problem = "this leaf of an unfinished snapshot may hold data of a VM"
+        raise _refuse_data(area, leaf, f"{problem}. {leaf.content.message} {_TAKE_AGAIN}")
+    if leaf.name.kind == naming.RAW:
+        raise _refuse_data(area, leaf, f"it is raw, and no snapshot makes a raw leaf. {_TAKE_AGAIN}")
     if isinstance(leaf.content, FormatError) or leaf.empty:
         return True
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
@@ -289,7 +312,7 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
 def _leaf(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     leaf, old = area.disk(uuid), area.disk(uuid, is_old=True)
-    if isinstance(journal.content, str) and _LEAF.fullmatch(journal.content):
+    if isinstance(journal.content, str) and _LEAF.fullmatch(journal.content) and journal.content != uuid:
         parent_uuid = journal.content
     elif leaf is not None and old is None and leaf.parent is not None:  # SM has not renamed a volume yet
         parent_uuid = leaf.parent.uuid

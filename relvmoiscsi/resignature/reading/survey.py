@@ -9,7 +9,7 @@
 
 from typing import List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
+from relvmoiscsi.device import SECTOR, Device, Range, align_down, read_pieces, torn_bytes
 from relvmoiscsi.errors import (
     FormatError,
     Malformed,
@@ -42,6 +42,7 @@ FIRST_MDA = 4096  #: bytes from the start of the device: where `pvcreate` puts t
 _UNKNOWN = "its content is unknown"
 #: where the content of a device does not tell what a person does with the device
 GIVE_CLONE = "Give the clone of an SR."
+_SMALLER_BLOCKS = WayOut(sentence="Have the array present the clone with logical and physical blocks of 512 bytes.")
 
 
 def read_label(device: Device) -> Label:
@@ -157,13 +158,10 @@ def read_lun(device: Device, label: Label, like: Optional[Lun] = None) -> Lun:
 
     `Lun.work` has SM's unfinished work. The parts of the LUN after this work must agree with each other.
 
-    `like` was read from a device that differs in planned writes only. With the metadata text of `like`, VG and volumes
-    are those of `like`, and are not read again. Bytes equal to those of a volume of `like` are not verified again.
+    `like` was read from a device that differs in planned writes only. Bytes equal to those of `like` are not verified
+    again.
     """
-    lun = read_contents(device, label, like)
-    if like is not None and lun.vg is like.vg:
-        return lun
-    lun = settle(lun)
+    lun = settle(read_contents(device, label, like))
     verify_lun(lun)
     return lun
 
@@ -178,12 +176,12 @@ def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_d
     mdas = read_mdas(device, label, on_defect)
     text, where, stale = _committed_text(device, mdas, _offering_other_area(device, label.mdas, on_defect))
     if like is not None and like.vg.text == text:
-        _verify_sizes(device, label, mdas, like.vg)
-        return like._replace(label=label, mdas=tuple(mdas))
-    vg = read_vg(text, where, device.size_bytes, on_defect)
+        vg = like.vg
+    else:
+        vg = read_vg(text, where, device.size_bytes, on_defect)
     sr_uuid = _sr_uuid(device, vg.name)
     with reading(on_defect):
-        _verify_sizes(device, label, mdas, vg)
+        _verify_sizes(device, label, mdas, vg, torn_bytes(device))
     names = []
     for lv in vg.lvs:
         try:
@@ -252,10 +250,6 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
             on_defect(Malformed("LVM label", place, problem))
         else:
             areas.append(area)
-    for one, other in zip(sorted(label.mdas), sorted(label.mdas)[1:]):
-        if other.offset < one.end:
-            problem = f"the metadata areas at {one.offset} and {other.offset} overlap"
-            on_defect(Malformed("LVM label", place, problem))
     headers = device.read([Range(area.offset, pv.MDA_HEADER_SIZE) for area in areas])
     found = []
     for header, area in zip(headers, areas):
@@ -326,17 +320,26 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
     return newest.text, place, True
 
 
-def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:
-    """Raises FormatError when the extents lie over LVM's own structures, or are not made of the device's blocks."""
+def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup, unit: int = SECTOR) -> None:
+    """Raises FormatError for extents that are not made of the device's blocks, and for structures that share a unit.
+
+    A run writes whole units (`device.whole_blocks`), each structure in a step of its own.
+    """
     where = Place(device.name, label.offset)
     if vg.pv_id != label.pv_id:
         raise Malformed("LVM label", where, "its PV id is not the one in the metadata text")
-    if vg.pe_start < pv.LABEL_SECTORS * SECTOR:
-        raise Malformed("LVM label", where, f"the extents begin at byte {vg.pe_start}, over the label")
     if vg.pe_start % device.block_size or vg.extent_size % device.block_size:
         problem = f"its extents are not made of blocks of {device.block_size} bytes"
-        smaller = WayOut(sentence="Have the array present the clone with blocks of 512 bytes.")
-        raise Unsupported("Physical volume", Place(device.name, vg.pe_start), problem).with_way_out(smaller)
-    for mda in mdas:
-        if mda.area.offset < vg.data_end and vg.pe_start < mda.area.end:
-            raise Malformed("LVM label", where, "a metadata area lies inside the extents")
+        raise Unsupported("Physical volume", Place(device.name, vg.pe_start), problem).with_way_out(_SMALLER_BLOCKS)
+    structures = [(Range(0, pv.LABEL_SECTORS * SECTOR), "the label")]
+    structures += [(mda.area, "a metadata area") for mda in mdas]
+    structures.append((Range(vg.pe_start, vg.data_end - vg.pe_start), "the extents"))
+    structures.sort()
+    for (one, first), (other, second) in zip(structures, structures[1:]):
+        both = f"{first} at byte {one.offset} and {second} at byte {other.offset}"
+        if other.offset < one.end:
+            raise Malformed("LVM label", where, f"{both} overlap")
+        if other.offset < one.widened(unit).end:
+            block = Place(device.name, align_down(other.offset, unit))
+            problem = f"{both} share a block of {unit} bytes, which the device writes at once"
+            raise Unsupported("Physical volume", block, problem).with_way_out(_SMALLER_BLOCKS)

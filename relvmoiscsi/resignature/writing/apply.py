@@ -45,7 +45,7 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
     with in_state(NOTHING_WRITTEN):
         device.end_late_writes()
         _compare_with_plan(device, plan)
-    device.fence.hold(_deciding(plan))
+    device.fence.hold(plan.deciding)
     with while_unseen(device.name), in_state(overtaken(device.name), Overtaken, advice=IF_ONE_VDI):
         return plan._replace(digests=copying.write_unseen(device, plan.unseen, progress))
 
@@ -64,7 +64,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         after step 2     another host may write a new image to the same places. That host reads the label before each
                          batch, and stops at the commit record. So the second reading finds its batches from before
     """
-    run, deciding = plan.run, _deciding(plan)
+    run, deciding = plan.run, plan.deciding
     headers = deciding[1:]
     with while_unseen(device.name) if run.merged else in_state(nothing_written(before)):
         device.end_late_writes()
@@ -72,7 +72,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     device.fence.hold(deciding)
     with while_unseen(device.name) if run.merged else in_state(only_free_space(device.name, before)):
         prepared = plan.chunks_of(steps.JOURNAL)
-        step(device, steps.JOURNAL, prepared)
+        step(device, steps.JOURNAL, prepared, known_blocks)
         read_back(device, [*prepared, *deciding])
         if run.merged is not None:
             copying.read_back_unseen(device, plan.unseen, plan.digests, progress)
@@ -88,7 +88,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         for write in run.writes:
             blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
             contents += blocks
-        step(device, steps.CONTENTS, contents, units=plan.bitmaps_of(steps.CONTENTS))
+        step(device, steps.CONTENTS, contents, known_blocks, units=plan.bitmaps_of(steps.CONTENTS))
         read_back(device, [*contents, *mark, *headers])
         read_back_all(device, plan.bitmaps_of(steps.CONTENTS))
         step(device, steps.COMMIT, commit, known_blocks)
@@ -104,7 +104,7 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     """Returns the blocks of label and headers. Raises Refused when a range on which the plan depends has changed,
     UsageError or Unfinished when this plan's own run has changed it.
     """
-    deciding = _deciding(plan)
+    deciding = plan.deciding
     expected = [*deciding, *_head(plan), *(Chunk(write.offset, write.old) for write in plan.run.writes)]
     blocks = [chunk.range.widened(torn_bytes(device)) for chunk in deciding]
     blocks = [Range(block.offset, min(block.end, device.size_bytes) - block.offset) for block in blocks]
@@ -128,12 +128,6 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
             if data != chunk.data:
                 raise _changed(device, chunk.offset)
     return found[: len(deciding)]
-
-
-def _deciding(plan: Plan) -> List[Chunk]:
-    """The label and the headers of the metadata areas, as read for the plan."""
-    headers = [Chunk(move.original.offset, move.old_header) for move in plan.run.mdas]
-    return [Chunk(plan.run.label_offset, plan.run.old_label), *headers]
 
 
 def _head(plan: Plan) -> List[Chunk]:

@@ -26,6 +26,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.merge import qcow2_image as image
+from relvmoiscsi.resignature.merge.vhd_image import strategies
 
 pytestmark = pytest.mark.states(few=1)
 
@@ -512,6 +513,15 @@ def test_a_chain_that_no_strategy_merges_is_refused_with_the_way_to_keep_all_vdi
 
     with pytest.raises(Refused, match=f"{says}.*With all its VDIs .`vdis=all`. the clone can be resignatured"):
         planned(lun.disk)
+
+
+def test_extents_that_begin_in_the_middle_of_a_unit_are_refused_by_their_place():
+    disk = random_chain(5, **VHD, depth=2, free=40, odd=False).disk
+    lun = engine.inspect(disk).lun
+    moved = lun._replace(vg=lun.vg._replace(pe_start=lun.vg.pe_start + 512))
+
+    with pytest.raises(Refused, match=f"begin at byte {moved.vg.pe_start}, which is no multiple of 4096"):
+        next(strategies(disk, moved, None, 0))
 
 
 def test_a_parent_of_another_format_than_the_image_says_is_refused():

@@ -2,21 +2,23 @@
 """A plan that leads elsewhere than to the LUN under new ids is refused before its first write."""
 
 import re
+import struct
 from types import SimpleNamespace
 
 import pytest
 
 from kit import builder
 from kit.build_volumes import Record
-from kit.builder import build_sr, raw
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import SCSI_ID
 from kit.outcome import entropy_of
+from kit.spoiled import Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import FormatError, Refused
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.formats.vhd import Vhd
+from relvmoiscsi.formats.vhd import DynamicHeader, LocatorEntry, Vhd
 from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities, verify_result
 from relvmoiscsi.resignature.planning.plan_check import check_plan, check_undo
 from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, SWITCHED, with_commit_record
@@ -133,6 +135,31 @@ def test_each_difference_to_the_planned_result_is_said(result, name):
     with pytest.raises(Refused, match=sentence) as caught:
         verify_result(*change(before, after), ids)
     assert not re.search(r"[({]|None|True|False", caught.value.message), "a value of Python is no text for a person"
+
+
+def locators_in_the_last_sectors():
+    """A VHD whose parent's names are in the block where a second metadata area begins, if a block has 4096 bytes."""
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    options = {"area": AREA_DEFAULT, "pe_start": AREA_DEFAULT.end + 3584, "second_area": "same"}
+    spoiled = Spoiled(build_sr(volumes, second_is_next=True, **options))
+    size, header = spoiled.truth.volume("disk").size, 512
+    for number in range(3):
+        entry = header + DynamicHeader.locators.offset + number * LocatorEntry.SIZE
+        (old,) = struct.unpack(">Q", spoiled.peek(("disk", entry + 16), 8))
+        new = size - 512 * (number + 2)
+        spoiled.poke(("disk", new), spoiled.peek(("disk", old), 512)).poke(("disk", entry + 16), ">Q", new)
+    return spoiled.sealed_vhd("disk")
+
+
+def test_what_a_later_step_would_write_over_an_earlier_step_does_not_check(monkeypatch):
+    """Here the bytes around a header: no reader lets such a LUN through."""
+    disk, lun, plan = planned(locators_in_the_last_sectors)
+    check_plan(ReadCache(disk), lun, plan)
+    disk.physical_block_size = 4096
+    monkeypatch.setattr(survey, "torn_bytes", lambda device: device.block_size, raising=False)
+
+    with pytest.raises((Refused, FormatError), match="another SR|does not check"):
+        check_plan(ReadCache(disk), lun, plan)
 
 
 @pytest.mark.parametrize("name", ["tool", "run_id"])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kit.builder import AREA_DEFAULT, build_sr, journal, named, trim, vhd
+from kit.builder import AREA_DEFAULT, build_sr, journal, named, raw, trim, vhd
 from kit.chains import flatten
 from kit.cuts import cut_before, done, entropy, resignature, undo
 from kit.live import (
@@ -17,10 +17,12 @@ from kit.live import (
     listed,
     unlisted,
 )
+from kit.spoiled import Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice, Range
 from relvmoiscsi.errors import Refused, Unsupported
 from relvmoiscsi.formats import mgt
+from relvmoiscsi.formats.vhd import DynamicHeader
 from relvmoiscsi.resignature import problems
 from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -96,6 +98,93 @@ def test_what_a_vm_wrote_behind_a_leaf_coalesce_whose_undo_failed_is_kept():
         journal("leaf", "child", "{parent}"),
     ]
     guests_are_kept(_live(volumes, {"child": ("parent",)}, FINISHED))
+
+
+@pytest.mark.parametrize("listed_too", [True, False])
+@pytest.mark.parametrize("text", ["{v0}_", "{v0}_{v0}", "{v1}_{v0}", "{v0}_{v1}", "{v1}_{v1}"])
+def test_a_journal_of_a_snapshot_whose_volumes_are_not_three_does_not_read(text, listed_too):
+    """SM makes new UUIDs for both new volumes. Where MGT lacks a disk, the work may have begun."""
+    volumes = [disk("v0", sectors=DATA), disk("v1", in_mgt=listed_too), journal("clone", "v0", text)]
+    lun = build_sr(volumes, area=AREA_DEFAULT).disk
+
+    found = engine.inspect(lun)
+
+    if listed_too:
+        (told,) = [note for note in engine.notes(found.lun) if "snapshot" in note]
+        assert told.endswith("was about to begin: it is dropped.")
+    else:
+        assert "and its journal does not read" in found.problem.message
+        with pytest.raises(Unsupported, match="and its journal does not read"):
+            engine.prepare(lun, entropy(0))
+
+
+def test_a_journal_of_a_leaf_coalesce_into_the_leaf_itself_does_not_read():
+    lun = build_sr([disk("v0", sectors=DATA), journal("leaf", "v0", "{v0}")], area=AREA_DEFAULT).disk
+    with pytest.raises(Unsupported, match="and the journal does not read"):
+        engine.prepare(lun, entropy(0))
+
+
+@pytest.mark.parametrize(
+    "leaf, says",
+    [
+        (disk("orig", sectors=LATER), "it holds blocks, and was not made of VHD-"),
+        (raw("orig"), "it is raw, and no snapshot makes a raw leaf"),
+    ],
+)
+def test_of_two_volumes_with_data_that_no_snapshot_relates_neither_goes(leaf, says):
+    volumes = [unlisted(disk("base", sectors=DATA, hidden=True)), leaf, journal("clone", "orig", "{base}_")]
+    with pytest.raises(Unsupported, match=says):
+        engine.prepare(build_sr(volumes, area=AREA_DEFAULT).disk, entropy(0))
+
+
+def with_spoiled_leaf(spoil):
+    """A snapshot without its last step; `spoil` changes its written leaf, which is sealed again."""
+    volumes = [
+        unlisted(disk("base", sectors=(0, 3), hidden=True)),
+        disk("orig", "base", sectors=DATA),
+        unlisted(disk("clone", "base")),
+        journal("clone", "orig", "{base}_{clone}"),
+    ]
+    spoiled = Spoiled(build_sr(volumes, area=AREA_DEFAULT))
+    spoil(spoiled)
+    return spoiled
+
+
+def second_name_of_a_parent(spoiled, key):
+    """A fourth locator: it names the parent by the text of the first one, which libvhd allows."""
+    first = 512 + DynamicHeader.locators.offset
+    entry = b"Mac " + spoiled.peek((key, first + 4), 20)
+    spoiled.poke((key, first + 3 * 24), entry).sealed_vhd(key)
+
+
+def reserved_bytes(spoiled, key):
+    spoiled.poke((key, 512 + DynamicHeader.reserved2.offset), b"\7").sealed_vhd(key)
+
+
+@pytest.mark.parametrize("spoil", [second_name_of_a_parent, reserved_bytes])
+@pytest.mark.parametrize("key", ["orig", "clone"])
+def test_a_leaf_that_only_libvhd_reads_is_not_dropped(spoil, key):
+    spoiled = with_spoiled_leaf(lambda found: spoil(found, key))
+
+    with pytest.raises(Unsupported, match="this leaf of an unfinished snapshot may hold data of a VM. VHD ") as refused:
+        engine.prepare(spoiled.disk, entropy(0))
+    assert f" --without {spoiled.truth.uuids[key]}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda spoiled: spoiled.poke(("orig", 0), bytes(512)),
+        lambda spoiled: spoiled.poke(("orig", 600), b"\7"),
+    ],
+)
+def test_a_leaf_that_libvhd_calls_invalid_is_dropped_as_by_sm(spoil):
+    spoiled = with_spoiled_leaf(spoil)
+
+    (told,) = [note for note in engine.notes(engine.prepare(spoiled.disk, entropy(0)).lun) if "snapshot" in note]
+
+    name = spoiled.truth.volume("orig").name
+    assert told.endswith(f"it is rolled back, and deletes {name}, which does not read, as the storage manager would.")
 
 
 def test_what_a_vm_may_have_written_over_an_empty_base_is_refused():
