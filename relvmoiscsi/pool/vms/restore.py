@@ -323,8 +323,9 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         if over is not None:
             return over
         is_swapped = _verify_back(now)
-        restore_journal.verify_may_end(calls, now, is_swapped)
-        if is_swapped:
+        swaps_disks = _swaps_disks(record, not is_swapped, restore_journal.is_begun(now))
+        restore_journal.verify_may_end(calls, now, swaps_disks)
+        if swaps_disks:
             swap_disks.verify_can_be_halted(record, shutdown)
         swaps = restore_entries.journal_of(record)
         if dry_run:

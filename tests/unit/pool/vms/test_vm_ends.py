@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Whatever was cut, and whichever end a person tries first: the commands of the answers lead out in two steps."""
 
+import re
 import shlex
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from kit.advised import commands_in
 from kit.pool_fakes import until
 from kit.pool_verbs import bring_back, keep, take_home, undo, unlock
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.pool.connection import Where
 
 ENDS = ("restore", "--undo", "--home", "--keep")
 ALL_CUTS = {"restore": bring_back, "undo": undo, "home": take_home, "keep": keep}
@@ -161,6 +163,18 @@ def test_a_disk_on_a_copy_outside_of_the_journal_is_one_that_keep_leaves_there(h
     done = keep(halted)
     assert done.status == "kept as it is" and not done.unused_copies
     assert any(note.startswith("disk 1: ") and "disappears when that copy is discarded" in note for note in done.notes)
+
+
+def test_an_undo_after_a_cut_asks_before_its_first_change_whether_the_role_may_empty_the_priority(halted):
+    """All disks were in their places. The run makes the VBDs again, and a pool-operator had protected the VM."""
+    halted.cut(bring_back, "VBD.destroy", 1)
+    unlock(halted)
+    halted.db.set("VM", halted.web, "ha_restart_priority", "restart")
+    halted.lab.pool.api.users["eve"] = ("pw", "vm-admin")
+    eve = Where(halted.lab.pool.url, "eve", "pw")
+    for more in ({"dry_run": True}, {}):
+        said = halted.refuses(lambda day, more=more: undo(day, where=eve, **more), "may not set the priority", Refused)
+        assert re.search("Nothing was changed. Use the role pool-operator", said)
 
 
 @pytest.mark.parametrize("end", [take_home, keep], ids=["home", "keep"])
