@@ -24,7 +24,9 @@ def bring_back(day, vm=None, devices=(), date="2026-11-22", sr=None, where=None,
     vm = vm or day.web
 
     def work(calls, found, copy):
-        return restore.restore(calls, vm, restore.plan(records.read(calls), found, copy, vm, devices, date), **more)
+        return restore.restore(
+            calls, vm, restore.plan(calls, records.read(calls), found, copy, vm, devices, date), **more
+        )
 
     return run(day, work, sr, where)
 

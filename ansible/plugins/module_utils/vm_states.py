@@ -221,7 +221,7 @@ def _restored(module, calls, pool, found, vm):
     params, state, is_check = module.params, module.params["state"], module.check_mode
     if state == "restored":
         copy = choice.copy_to_use(calls, pool, found, params["sr"])
-        swaps = restore.plan(pool, found, copy, vm, params["disks"], records.now())
+        swaps = restore.plan(calls, pool, found, copy, vm, params["disks"], records.now())
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
     if state == "undone":

@@ -24,7 +24,7 @@ The VM gets the disks of the copy in place of its own disks; no data is copied. 
 
 Three options end a restore. After --undo, later writes of the VM stay on the copy. --home also moves the disks
 of a running VM; afterwards `discard` takes the copy. Use --keep after you have changed the disks of the VM by
-hand.
+hand. After an interruption, repeat the command, or use --undo.
 
 example:
   relvmoiscsi pool restore "Production changed 2026-11-21" web --shutdown
@@ -136,7 +136,7 @@ class RestoreCommand(PoolChange):
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
                     if copy is not None:
-                        swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
+                        swaps = restore.plan(calls, pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)

@@ -6,11 +6,10 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 
 from typing import Callable
 
-from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool import records
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.records import shown_device
-from relvmoiscsi.pool.vms import restore, restore_entries, restore_journal, run_states, vbds
+from relvmoiscsi.pool.vms import restore, restore_ends, restore_entries, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_entries import Swap
@@ -38,27 +37,22 @@ def home(
         over, record = restore.already_ended(calls, now, "home"), now.record
         if over is not None:
             return over
-        restore_journal.must_be_whole(now)
+        restore_ends.verify(now, "home")
         swaps = restore_entries.journal_of(record)
-        at_device = [(swap, now.device(swap.userdevice).vdi) for swap in swaps]
-        if restore_journal.is_begun(now) or any(vdi in ("", swap.old) for swap, vdi in at_device):
-            raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
-                "First repeat the restore or undo the "
-                f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
-            )
         vbds.must_be_idle(record)
         for swap in swaps:
             if not restore_journal.is_home(now, swap):
-                restore_journal.verify_not_between(now, swap)
                 _verify_movable(now, swap)
                 calls.verify_may_call("VDI.pool_migrate")
                 calls.call("VM.assert_operation_valid", vm, "migrate_send")
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            return result_of(record, WOULD_HOME, [swap for swap, vdi in at_device if vdi == swap.new])
+            return result_of(
+                record, WOULD_HOME, [each for each in swaps if now.device(each.userdevice).vdi == each.new]
+            )
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
         restore_journal.must_have_an_end(locked.first)
-        restore_journal.must_be_whole(locked.first)
+        restore_ends.verify(locked.first, "home")
         swaps, moved = restore_entries.journal_of(locked.first.record), []
         for swap in swaps:
             if locked.now().device(swap.userdevice).vdi == swap.new:  # otherwise an earlier run has moved the disk
@@ -93,7 +87,6 @@ def _verify_movable(now: VmNow, swap: Swap) -> int:
     record, device = now.record, now.device(swap.userdevice)
     name = record["name_label"]
     vbds.must_be_allowed(record, "migrate_send")
-    vbds.must_have(record, device, (swap.new,))
     now.must_be_free(swap.new, device.vbd, moves=True)
     snapshots = now.snapshots()
     if snapshots:
@@ -133,13 +126,6 @@ def _verify_movable(now: VmNow, swap: Swap) -> int:
             f"The VDI {said(other['uuid'])}, the disk {shown_device(vbd['userdevice'])} of the VM {name!r}, is reset "
             "at each start (on-boot). The pool moves no disk of such a VM."
         ).advising(f"Run `{shell_command('xe vdi-param-set on-boot=persist', of_vdi)}`, then repeat the command.")
-    _sr(now, swap)
-    if records.original_of(now.pool, device.sr) != swap.home:  # a vm-admin may write the journal
-        raise Refused(
-            f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
-            "on no copy of that SR."
-        ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
-    restore_journal.verify_origin(now, swap)
     size: int = vdi["virtual_size"]
     return size
 
@@ -148,11 +134,12 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
     """Move one disk. Raises Refused, NotFound, PoolFailure."""
     calls, now = locked.calls, locked.now()
     record, device = now.record, now.device(swap.userdevice)
+    restore_ends.verify(now, "home")
     vbds.must_be_idle(record)
     size = _verify_movable(now, swap)
     restore_journal.write_leaving(locked, record, swap)
     try:
-        task = calls.start("VDI.pool_migrate", device.vdi_ref, _sr(now, swap), {})
+        task = calls.start("VDI.pool_migrate", device.vdi_ref, now.pool.sr_by_uuid(swap.home), {})
         calls.wait("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
     except PoolFailure as failure:
         now = locked.now()
@@ -176,14 +163,3 @@ def _verify_is_home(now: VmNow, swap: Swap) -> None:
             f"The disk {swap.userdevice} of the VM {now.record['name_label']!r} is not on the SR {swap.home}, although "
             f"the pool reported the move of the VDI {swap.new} as done."
         ).advising("Check the disks of the VM before you go on.")
-
-
-def _sr(now: VmNow, swap: Swap) -> str:
-    """Return the SR of the old disk; the old disk may be gone. Raises NotFound."""
-    sr = now.pool.sr_by_uuid(swap.home)
-    if sr is None:
-        raise NotFound(f"The SR {swap.home}, which held the old disks, is no longer in the pool.").advising(
-            "Introduce the SR again. Or "
-            f"run {run_states.restore_command('keep', swap.vm)}: the VM then stays on the copy."
-        )
-    return sr

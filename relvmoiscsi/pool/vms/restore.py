@@ -10,7 +10,8 @@
 
 After an interruption, the next run goes forward (`restore`) or back (`undo`): the journal names the disks even after a
 VBD.destroy. The VM stays halted during the swap. `keep` ends a journal that no longer matches the disks, for example
-after a move by another tool or a revert to a snapshot. move_home ends a journal by a migration.
+after a move by another tool or a revert to a snapshot. move_home ends a journal by a migration. restore_ends says which
+end is possible.
 
 With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing. So it does not scan
 the copy: a scan changes the records of VDIs.
@@ -26,6 +27,7 @@ from relvmoiscsi.pool.vms import (
     inventory,
     lineage,
     rescue,
+    restore_ends,
     restore_entries,
     restore_journal,
     run_states,
@@ -74,7 +76,7 @@ class Restored(NamedTuple):
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
     was_halted: bool = False  #: whether the VM was halted when the run last read its record
-    start_block: str = ""  #: the sentence on the block of its start by a user; "" without one
+    start_block: str = ""  #: why no start is advised: a block by a user, or what `keep` leaves; "" without a reason
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
     unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
     on_copies: Sequence[str] = ()  #: of a plan of `keep`: UUIDs of the VM's disks that are on a copy
@@ -106,23 +108,22 @@ def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restore
 # --- restore
 
 
-def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
+def plan(
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
+) -> List[Swap]:
     """Return the disks to swap: the disks at the chosen devices, or all disks of the VM.
 
-    Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; NotFound.
+    Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; NotFound, PoolFailure.
     """
-    record, disks = found.vms[vm], found.disks_of(vm)
+    record, disks, now = found.vms[vm], found.disks_of(vm), VmNow(calls, vm, pool, found)
     name = record["name_label"]
-    there = {swap.userdevice: swap for swap in restore_entries.journal_of(record)}
+    there = {swap.userdevice: swap for swap in restore_ends.journal_of(now)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
         sr = pool.sr_by_uuid(other[0])
         said_ = said(other[0]) if sr is None else f"{pool.srs[sr]['name_label']!r} ({other[0]})"
         raise Refused(f"The VM {name!r} was restored from the copy {said_}.").advising(
-            "End that restore first: "
-            f"{run_states.restore_command('undo', record['uuid'])}, "
-            f"{run_states.restore_command('home', record['uuid'])} or, if both fail, "
-            f"{run_states.restore_command('keep', record['uuid'])}."
+            f"End that restore first. {restore_ends.ways(now, 'restore')}"
         )
     wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
@@ -178,10 +179,10 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         records.verify_not_discarded(calls, {swap.sr for swap in swaps})
         now = vbds.read(calls, vm, swaps)
         record = now.record
-        begun = [swap for swap in _others(record, swaps) if now.device(swap.userdevice).vdi != swap.new]
+        begun = [swap for swap in _others(now, swaps) if now.device(swap.userdevice).vdi != swap.new]
         disks = [*swaps, *begun]
-        restore_journal.verify_journal(record, disks)
-        is_done, is_begun = _is_done(now, disks), restore_journal.is_begun(now)
+        restore_ends.verify(now, "restore", disks)
+        is_done, is_begun = restore_ends.is_done(now, disks), restore_journal.is_begun(now)
         swaps_disks = _swaps_disks(record, is_done, is_begun)
         if swaps_disks:
             _look(now, disks)
@@ -199,8 +200,8 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
     with restore_journal.locked(calls, vm, record, disks, "restore", run_states.swapping(record)) as locked:
         record = locked.first.record
         if locked.is_after_a_cut:
-            disks += _others(record, disks)
-        is_done = _is_done(locked.first, disks)
+            disks += _others(locked.first, disks)
+        is_done = restore_ends.is_done(locked.first, disks)
         if _swaps_disks(record, is_done, locked.is_after_a_cut):
             swap_disks.halt(locked, disks, lambda now: _look(now, disks), shutdown)
             for swap in disks:
@@ -215,48 +216,25 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         return result_of(record, DONE, disks, notes=notes, shuts_down=shuts_down)
 
 
-def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
+def _others(now: VmNow, swaps: Sequence[Swap]) -> List[Swap]:
     """Return the disks of the journal that are not in `swaps`."""
     devices = {swap.userdevice for swap in swaps}
-    return [swap for swap in restore_entries.journal_of(record) if swap.userdevice not in devices]
-
-
-def _is_done(now: VmNow, swaps: Sequence[Swap]) -> bool:
-    journal = restore_entries.journal_of(now.record)
-    return all(swap in journal and now.device(swap.userdevice).vdi == swap.new for swap in swaps)
+    return [swap for swap in restore_ends.journal_of(now) if swap.userdevice not in devices]
 
 
 def _swaps_disks(record: Record, is_done: bool, is_after_a_cut: bool) -> bool:
-    """Does a restore make VBDs? A call of an interrupted run may still work on a VBD of the halted VM."""
+    """Does a restore or an undo make VBDs? A call of an interrupted run may still work on a VBD of the halted VM."""
     return not is_done or (is_after_a_cut and bool(record["power_state"] == "Halted"))
 
 
 def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
     """Raises Refused where a disk matches neither plan nor journal, or the new VDI is a disk already."""
     record = now.record
-    restore_journal.verify_journal(record, swaps)
+    restore_ends.verify(now, "restore", swaps)
     vbds.must_be_idle(record)
     journal, name = restore_entries.journal_of(record), record["name_label"]
     for swap in swaps:
         device, begun = now.device(swap.userdevice), swap in journal
-        restore_journal.verify_origin(now, swap)
-        # a disk whose move home has begun has the newest data
-        arrived = restore_entries.arrived_as(record, swap)
-        if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
-            where = f"as the VDI {said(arrived)}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
-            raise Refused(
-                f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not attached now."
-            ).advising(
-                "Find the VDI with the latest data and attach it to the VM. Then "
-                f"{run_states.restore_command('keep', record['uuid'])} ends this."
-            )
-        if restore_journal.is_home(now, swap):
-            raise Refused(f"The disks of the VM {name!r} are being moved to its own SR.").advising(
-                "Finish with "
-                f"{run_states.restore_command('home', record['uuid'])}, or put the old disks back with "
-                f"{run_states.restore_command('undo', record['uuid'])}."
-            )
-        vbds.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _settings(device.record) != swap.vbd:
             raise Refused(
                 f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
@@ -344,10 +322,10 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         over, record = already_ended(calls, now, "undo"), now.record
         if over is not None:
             return over
-        restore_journal.must_be_whole(now)
         is_swapped = _verify_back(now)
-        restore_journal.verify_may_end(calls, now, is_swapped)
-        if is_swapped:
+        swaps_disks = _swaps_disks(record, not is_swapped, restore_journal.is_begun(now))
+        restore_journal.verify_may_end(calls, now, swaps_disks)
+        if swaps_disks:
             swap_disks.verify_can_be_halted(record, shutdown)
         swaps = restore_entries.journal_of(record)
         if dry_run:
@@ -356,7 +334,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         now, record = locked.first, locked.first.record
         restore_journal.must_have_an_end(now)
-        restore_journal.must_be_whole(now)
+        restore_ends.verify(now, "undo")
         swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
@@ -365,7 +343,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             if restore_journal.is_home(now, swap):
                 restore_journal.write_arrived(locked, now, swap)
                 at_home.update([device.vdi] if device.sr == swap.home else [])
-        if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
+        if _swaps_disks(record, not is_swapped, locked.is_after_a_cut):
             swap_disks.halt(locked, swaps, _verify_back, shutdown)
             moved = restore_entries.all_arrived(locked.read())
             for swap in swaps:
@@ -385,24 +363,11 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
 def _verify_back(now: VmNow) -> bool:
     """Check an undo; return whether a device has another disk than before. Raises Refused, NotFound."""
     record, is_swapped = now.record, False
-    restore_journal.verify_journal(record, [])
+    restore_ends.verify(now, "undo")
     vbds.must_be_idle(record)
     for swap in restore_entries.journal_of(record):
-        if now.find(swap.old) is None:
-            raise NotFound(
-                f"The VDI {swap.old}, which was the disk {swap.userdevice}, is no longer in the pool: --undo is "
-                "impossible."
-            ).advising(
-                f"Run {run_states.restore_command('home', record['uuid'])} to move the copy's disks, or "
-                f"{run_states.restore_command('keep', record['uuid'])} to leave all as it is."
-            )
-        device = now.device(swap.userdevice)
-        restore_journal.verify_origin(now, swap)
-        if not restore_journal.is_home(now, swap):
-            restore_journal.verify_not_between(now, swap)
-            vbds.must_have(record, device, (swap.old, swap.new, ""))
         now.must_take(swap, swap.old)
-        is_swapped = is_swapped or device.vdi != swap.old
+        is_swapped = is_swapped or now.device(swap.userdevice).vdi != swap.old
     return is_swapped
 
 
@@ -426,8 +391,7 @@ def keep(calls: Calls, vm: str, may_stay: Optional[Collection[str]] = None, dry_
         vbds.must_be_idle(record)
         restore_journal.verify_may_end(calls, now, swaps=False)
         swaps, _ = restore_entries.read(record)
-        notes, on_copies = _what_it_has(now, swaps)
-        stays = _verify_stays(record, on_copies, may_stay)
+        notes, stays, on_copies = _what_it_has(now, swaps, may_stay)
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
             return result_of(record, WOULD_KEEP, notes=[*notes, *stays], on_copies=sorted(on_copies))
@@ -435,9 +399,8 @@ def keep(calls: Calls, vm: str, may_stay: Optional[Collection[str]] = None, dry_
         now, record = locked.first, locked.first.record
         restore_journal.must_have_an_end(now)
         swaps, _ = restore_entries.read(record)
-        notes, on_copies = _what_it_has(now, swaps)
         with run_states.unchanged():
-            _verify_stays(record, on_copies, may_stay)
+            notes, _, on_copies = _what_it_has(now, swaps, may_stay)
         restore_journal.allow_start(locked)
         at_device = [(swap, now.device(swap.userdevice).vdi) for swap in swaps]
         for swap, vdi in at_device:
@@ -446,36 +409,20 @@ def keep(calls: Calls, vm: str, may_stay: Optional[Collection[str]] = None, dry_
         back = [swap for swap, vdi in at_device if vdi == swap.old]
         notes += swap_disks.rename(calls, now, back, Swap.own_name)
         restore_journal.forget_all(locked)
-    unused = sorted({swap.sr for swap in swaps}.difference(on_copies.values()))
-    return result_of(record, KEPT, notes=notes, unused_copies=unused)
+    unfit = restore_ends.unfit(now)
+    unused = [] if unfit else sorted({swap.sr for swap in swaps}.difference(on_copies.values()))
+    kept = result_of(record, KEPT, notes=notes, unused_copies=unused)
+    return kept._replace(start_block=" ".join(filter(None, (unfit, kept.start_block))))
 
 
-def _verify_stays(record: Record, on_copies: Mapping[str, str], may_stay: Optional[Collection[str]]) -> List[str]:
-    """Return the sentence for a plan on the disks that stay on a copy; [] without such a disk.
+def _what_it_has(
+    now: VmNow, swaps: Sequence[Swap], may_stay: Optional[Collection[str]]
+) -> Tuple[List[str], List[str], Dict[str, str]]:
+    """Return what `keep` leaves: (sentences on all disks, sentences for a plan, copies by disks of the VM, both UUIDs).
 
-    Raises Refused for a disk that is not in `may_stay`.
+    Raises Refused for a disk on a copy that is not in `may_stay`, and where `keep` is impossible.
     """
-    if not on_copies:
-        return []
-    home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
-    stays = "still has disks of the copy, and keeps them only as long as the copy."
-    way = (
-        f"To keep the restored state, run {home} instead. Without the journal, neither that nor {undo_it} is possible."
-    )
-    if restore_entries.read(record)[1]:
-        way = (
-            f"The journal cannot be read, so neither {home} nor {undo_it} is possible. To keep the restored state, "
-            "move the disks to another SR first, in Xen Orchestra or XenCenter."
-        )
-    if may_stay is not None and not set(may_stay).issuperset(on_copies):
-        raise Refused(f"The VM {record['name_label']!r} {stays}").advising(
-            f"{way} To remove the journal all the same, add --on-copy."
-        )
-    return [f"The VM {stays} {way}"]
-
-
-def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Dict[str, str]]:
-    """Return (sentences: the VDI at each device, and the VDIs without a VM; copies by disks of the VM, both UUIDs)."""
+    restore_ends.verify(now, "keep")
     lines, on_copies, found = [], {}, now.found
     copies = {sr["uuid"] for _, sr in now.pool.copies()}
 
@@ -483,14 +430,29 @@ def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Dict[str
         name, sr = found.vdis[vdi]["name_label"], now.pool.srs.get(found.vdis[vdi]["SR"], {})
         return f"{said(found.vdis[vdi]['uuid'])} ({name!r}, on the SR {sr.get('name_label')!r})"
 
-    for number in restore_entries.devices_of(now.record):
+    entries = restore_entries.devices_of(now.record)
+    for number in [*entries, *sorted(set(found.disks_of(now.vm)).difference(entries))]:
         device = now.device(number)
-        on_copies.update({device.vdi: device.sr} if device.sr in copies else {})
-        stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
-        lines.append(f"disk {number}: {named(device.vdi_ref) if device.vdi_ref in found.vdis else 'none'}{stays}")
+        is_on_copy = device.sr in copies and not inventory.is_lent(found, device.record)
+        on_copies.update({device.vdi: device.sr} if is_on_copy else {})
+        if number in entries or is_on_copy:
+            stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
+            has = named(device.vdi_ref) if device.vdi_ref in found.vdis else "none"
+            lines.append(f"disk {shown_device(number)}: {has}{stays}")
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_entries.all_arrived(now.record)}
     for uuid in sorted(uuids):
         for vdi in found.grouped("vdis", "uuid").get(uuid, {}):
             if not found.vms_with_disk(vdi, with_snapshots=True):
                 lines.append(f"on no VM: {named(vdi)}")
-    return lines, on_copies
+    unfit, stays = restore_ends.unfit(now), "still has disks of the copy, and keeps them only as long as the copy."
+    plan_notes = [unfit] if unfit else []
+    if on_copies:
+        way = restore_ends.ways(now, "keep") or (
+            "To keep the restored state, move the disks to another SR first, in Xen Orchestra or XenCenter."
+        )
+        if may_stay is not None and not set(may_stay).issuperset(on_copies):
+            raise Refused(f"The VM {now.record['name_label']!r} {stays}").advising(
+                f"{way} After --keep, no other end is possible. To remove the journal all the same, add --on-copy."
+            )
+        plan_notes.append(f"The VM {stays} {way} After --keep, no other end is possible.")
+    return lines, plan_notes, on_copies

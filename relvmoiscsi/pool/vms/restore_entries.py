@@ -15,7 +15,6 @@ from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Record
 from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.pool.vms import run_states
 from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER
 from relvmoiscsi.wording import said
 
@@ -155,9 +154,7 @@ def journal_of(vm: Record) -> List[Swap]:
     """Return the journal, sorted by device. Raises Refused for an unreadable key."""
     swaps, spoiled = read(vm)
     for key, why in spoiled:
-        raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {why}.").advising(
-            f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is and removes the journal."
-        )
+        raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {why}.")
     return swaps
 
 

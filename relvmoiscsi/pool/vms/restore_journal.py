@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused
-from relvmoiscsi.pool import lock, lock_keys, marks, records
+from relvmoiscsi.pool import lock, lock_keys, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
-from relvmoiscsi.pool.records import WAS, shown_device
-from relvmoiscsi.pool.vms import lineage, owners, run_states, vbds
+from relvmoiscsi.pool.vms import lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import (
     ARRIVED,
@@ -32,7 +31,7 @@ from relvmoiscsi.pool.vms.restore_entries import (
     read,
 )
 from relvmoiscsi.pool.vms.vbds import VmNow
-from relvmoiscsi.wording import said, some_of
+from relvmoiscsi.wording import said
 
 #: key of the pool's other_config, with the UUID of a VM: the restart priority to restore. A vm-admin may not set a
 #: priority, and may write each key of a VM. So the value is where only a pool-operator writes.
@@ -121,34 +120,6 @@ def must_have_an_end(now: VmNow) -> None:
         )
 
 
-def must_be_whole(now: VmNow) -> None:
-    """Raises Refused where the journal lacks a disk: nothing else says which VDI the VM had at the device before.
-
-    A run writes all entries before its first change, and removes them after its last. A vm-admin may remove each.
-    """
-    record, journal = now.record, journal_of(now.record)
-    name, keep = record["name_label"], run_states.restore_command("keep", record["uuid"])
-    if is_begun(now) and not journal:
-        raise Refused(
-            f"A restore of the VM {name!r} was interrupted, and the VM has no journal: nothing says which disks the VM "
-            "had before."
-        ).advising(
-            "Check the disks of the VM, and attach each disk that the VM lacks. Then repeat the restore. Or run "
-            f"{keep}, which leaves the disks as they are."
-        )
-    copies, devices = dict(now.pool.copies()), {swap.userdevice for swap in journal}
-    others = {disk["SR"] for device, disk in now.found.disks_of(now.vm).items() if device not in devices}
-    for original in sorted({str(copies[sr]["other_config"][records.ORIGINAL_SR]) for sr in others & set(copies)}):
-        for device in sorted(set(owners.on_copies(now.pool, now.whole(), original).get(now.vm, ())) - devices):
-            raise Refused(
-                f"The disk {shown_device(device)} of the VM {name!r} is on a copy, and the journal of the VM does not "
-                "name that disk: nothing says which VDI the VM had there before."
-            ).advising(
-                "Remove that disk from the VM, if the VM needs it no more. Otherwise move it to another SR in Xen "
-                f"Orchestra or XenCenter. Then repeat the command. Or run {keep}, which leaves all disks as they are."
-            )
-
-
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
     """Raises Refused where the journal belongs to another restore, or two disks would become one.
 
@@ -157,60 +128,16 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
     journal = journal_of(vm)
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
-        raise Refused(f"The VM {vm['name_label']!r} was restored by another run.").advising(
-            "Check its disks, then run "
-            f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
-            "first."
-        )
+        raise Refused(f"The VM {vm['name_label']!r} was restored by another run.").advising("Check its disks.")
     first: Dict[str, str] = {}  #: devices by the UUIDs of VDIs
     both = {**there, **{swap.userdevice: swap for swap in swaps}}.values()
     for device, uuid in [(swap.userdevice, uuid) for swap in both for uuid in (swap.old, swap.new)]:
         same = first.setdefault(uuid, device)
         if same != device:
-            raise Refused(
+            refused = Refused(
                 f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {uuid}: {same} and {device}."
-            ).advising(
-                f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is, and removes its journal."
-                if journal
-                else "Remove the disk from one of these devices."
             )
-
-
-def verify_origin(now: VmNow, swap: Swap) -> None:
-    """Raises Refused where the disk is not the VM's: each disk that a restore or an undo gives to a VM passes here.
-
-    The pool knows another SR of the old VDI, or another original of the copy, than the entry. Or the VM does not have
-    the disk at its device now, and the disk has data of another VM. A vm-admin may write an entry and a mark. An old
-    VDI that came home before has the mark of that.
-    """
-    vm, pool = now.record, now.pool
-    wrong, old = "", now.find(swap.old)
-    known = {records.original_of(pool, swap.sr)} - {""}  # {} where the copy is gone
-    known.update([] if old is None else [now.sr_of(old)])
-    if known - {swap.home}:
-        wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
-    elif old is not None and swap.of != swap.old:
-        marked = owners.earlier_uuids(pool, now.whole()).get(swap.old, {})
-        if swap.of not in marked:
-            wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
-        elif marked[swap.of]:
-            wrong = f"the mark {WAS} of the VDI {swap.old} names the VDI {swap.of}, {marked[swap.of]}"
-    if wrong:
-        raise Refused(f"The journal of the VM {vm['name_label']!r} is wrong: {wrong}.").advising(
-            f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
-        )
-    at_device = {swap.old: (swap.old, swap.of), swap.new: (swap.of,)}.get(now.device(swap.userdevice).vdi, ())
-    for uuid in sorted({swap.old, swap.of}.difference(at_device)):
-        others = owners.strangers(pool, now.whole(), uuid, [vm["uuid"]])
-        if others:
-            names = some_of(list(map(repr, others)))
-            raise Refused(
-                f"The journal of the VM {vm['name_label']!r} names the VDI {uuid} for the disk {swap.userdevice}. "
-                f"That VDI has data of {names}, and the VM does not have the disk now."
-            ).advising(
-                f"If the VM was restored, take all copies of that disk from {names}, and repeat the command. To leave "
-                f"the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
-            )
+            raise refused if journal else refused.advising("Remove the disk from one of these devices.")
 
 
 def write(vm: LockedVm, swap: Swap) -> None:
@@ -294,34 +221,14 @@ def is_home(now: VmNow, swap: Swap) -> bool:
     arrived = arrived_as(now.record, swap)
     if arrived:
         return now.device(swap.userdevice).vdi == arrived
-    return _may_be_home(now, swap) and now.find(swap.new) is None
+    return may_be_home(now, swap) and now.find(swap.new) is None
 
 
-def _may_be_home(now: VmNow, swap: Swap) -> bool:
+def may_be_home(now: VmNow, swap: Swap) -> bool:
+    """Is another VDI at the device, which the run that began to move this disk may have put there?"""
     device = now.device(swap.userdevice)
     is_other = device.vdi not in ("", NULL, swap.old, swap.new)
     return is_leaving(now.record, swap) and is_other and device.sr == swap.home
-
-
-def verify_not_between(now: VmNow, swap: Swap) -> None:
-    """Raises Refused where the disk may have been moved although its source still exists.
-
-    xapi points the VM to the new VDI, then destroys the source, and answers with an error if the destruction fails.
-    Source: xen-api ocaml/xapi/xapi_vm_migrate.ml.
-    """
-    record, device = now.record, now.device(swap.userdevice)
-    is_known = arrived_as(record, swap) not in ("", device.vdi)
-    if not _may_be_home(now, swap) or is_known or now.users_of(swap.new):
-        return
-    raise Refused(
-        f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {said(device.vdi)} there now. The VDI {swap.new} is on no VM, and only the journal of the "
-        "VM names it."
-    ).advising(
-        f"Check that {said(device.vdi)} has the latest data of the VM, and check {swap.new} before you destroy it. "
-        f"Repeat the command when {swap.new} is gone. "
-        f"{run_states.restore_command('keep', record['uuid'])} leaves all as it is."
-    )
 
 
 # --- nobody starts the VM

@@ -18,7 +18,7 @@ from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Tuple
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool, shown_device
-from relvmoiscsi.pool.vms import inventory, restore_entries, run_states
+from relvmoiscsi.pool.vms import inventory, restore_entries
 from relvmoiscsi.pool.vms.device_numbers import AT_ANOTHER, places_of
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.pool.vms.restore_entries import Swap
@@ -192,14 +192,14 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
         return
     wanted = " or ".join(said(uuid) for uuid in sorted(expected) if uuid) or "none"
     found = "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {said(device.vdi)}"
-    keep = (
-        f"To keep that disk, run {run_states.restore_command('keep', record['uuid'])}. Otherwise remove the disk "
-        "from the VM and repeat the command."
-    )
     raise Refused(
         f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {found}, and "
         f"not {wanted}."
-    ).advising(f"{keep if begun else 'Check the VM, then repeat the command.'}")
+    ).advising(
+        "If the VM needs that disk no more, remove the disk from the VM, and repeat the command."
+        if begun
+        else "Check the VM, then repeat the command."
+    )
 
 
 #: types of VDIs of which xapi makes drives

@@ -88,6 +88,13 @@ COMPLETE = (
     "relvmoiscsi is giving the LUN new identities.",
     "udev was too slow.",
     "… leads to ….",
+    # `restore_ends.verify` adds the ends that are possible
+    "The VDI …, which was the disk …, is no longer in the pool: --undo is impossible.",
+    "The VM … has no journal.",
+    "The disk … of the VM … has come home, and its entry is no longer in the journal of the VM",
+    "The disks of the VM … are being moved to its own SR.",
+    "The journal of the VM … is wrong: ….",
+    "Two disks of the VM … are one VDI in its restore, …: … and ….",
 )
 
 

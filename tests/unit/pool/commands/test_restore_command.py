@@ -233,10 +233,10 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     uuid = restored.pool.db.get("VM", restored.web, "uuid")
     if is_home:
         restored.move_home()
-        refused(4, f"run `relvmoiscsi pool restore --keep {uuid}`", "restore", "--home", "web", "--yes")
+        refused(4, f"`relvmoiscsi pool restore --keep {uuid}` leaves all disks", "restore", "--home", "web", "--yes")
     ran = refused(0, "VM 'web': would be kept as it is\n  disk 0: ", "restore", "--keep", "web", "--dry-run")
     assert "\n  on no VM: " in ran.out
-    way = f"To keep the restored state, run `relvmoiscsi pool restore --home {uuid}` instead."
+    way = f"`relvmoiscsi pool restore --home {uuid}` keeps the restored state, on the SR of the VM."
     is_warned = way in " ".join(ran.out.split())
     assert is_warned is not is_home, "a person in a hurry reads `keep` as `keep the restored state`"
     type_in("n\n")
@@ -256,10 +256,9 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
 
 
 def test_a_person_agrees_to_keep_the_disks_that_the_plan_named(halted, pool_command, monkeypatch, type_in):
-    """Another client completes an interrupted restore while a person reads the plan of --keep."""
-    with halted.cut("VBD.destroy"):
-        assert pool_command(*RESTORE).status
-    halted.later()
+    """Another client restores another disk while a person reads the plan of --keep."""
+    halted.pool.db.create("VBD", VM=halted.web, VDI=halted.vdi("Production", "data")[0], userdevice="1")
+    assert pool_command(*RESTORE, "--disk", "0").status == 0
     runs = [lambda: pool_command(*RESTORE)]
     type_in("y\n")
     monkeypatch.setattr(restore_command, "ask", lambda *_: runs and runs.pop()())

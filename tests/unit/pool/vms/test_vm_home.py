@@ -63,7 +63,7 @@ def test_home_when_the_disks_before_were_destroyed(restored):
         restored.lab.pool.api.vms.vdi_destroy("", vdi)
     restored.refuses(
         undo,
-        "--undo is impossible. Nothing was changed. Run `relvmoiscsi pool restore --home .* to move the copy's disks",
+        "--undo is impossible. Nothing was changed. `relvmoiscsi pool restore --home .* keeps the restored state",
         NotFound,
     )
     done = take_home(restored)
@@ -179,7 +179,7 @@ HAPPENS = {
         ("another disk is reset", take_home, "the disk 7 of the VM 'web'.*on-boot=persist"),
         ("encrypted", take_home, "the disk 1 of the VM 'web', is encrypted by its sm_config"),
         ("hidden", take_home, "the disk 1 of the VM 'web', is hidden, and the pool cannot move .*--undo"),
-        ("no disk", take_home, "was interrupted. Nothing was changed. First repeat the restore"),
+        ("no disk", take_home, "was interrupted, .* Nothing was changed. .* --undo .* --keep"),
         ("another one", undo, "The disk 0 of the VM 'web' is not what it was"),
         ("another one", take_home, "The disk 0 of the VM 'web' is not what it was"),
         ("half the way", lambda day: bring_back(day, shutdown=True), "are being moved to its own SR"),
@@ -361,7 +361,7 @@ def test_moved_home_by_hand_it_is_kept_as_it_is(restored):
         restored.lab.pool.api.vms.vdi_pool_migrate("", vdi, original(restored), {})
     disks = restored.lab.disks_of(restored.web)
     for work in (undo, take_home):
-        restored.refuses(work, "To keep that disk, run `relvmoiscsi pool restore --keep")
+        restored.refuses(work, "Nothing was changed.* `relvmoiscsi pool restore --keep .* leaves all disks")
     done = keep(restored)
 
     assert done.status == "kept as it is" and not restored.journal() and restored.lab.disks_of(restored.web) == disks
@@ -383,20 +383,17 @@ def test_what_would_be_kept_is_told_and_nothing_done(restored):
     assert keep(restored, other).status == "not restored" and restored.rows() == before
 
 
-def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted):
-    halted.db.set("VM", halted.web, "ha_restart_priority", "restart")
+def test_a_vm_without_a_disk_is_kept_and_what_it_lacks_is_told(halted):
     bring_back(halted)
-    halted.cut(undo, "VBD.create")
-    done, vm = keep(halted), halted.db.record("VM", halted.web)
-    assert "disk 0: none" in done.notes and done.notes[1].startswith("disk 1: ")
-    assert not vm["blocked_operations"] and vm["ha_restart_priority"] == "restart" and not halted.journal()
+    halted.db.destroy("VBD", halted.vbd("0"))
+    done = keep(halted)
+    assert "disk 0: none" in done.notes and done.notes[1].startswith("disk 1: ") and not halted.journal()
+    assert "lacks the disk 0" in done.start_block and not done.unused_copies
 
 
-@pytest.mark.parametrize("call", ["VBD.destroy", "VBD.create"])
-def test_keep_ends_no_restore_that_another_client_completes_before_its_lock(halted, call):
+def test_keep_ends_no_restore_that_another_client_begins_before_its_lock(halted):
     """All disks were on the copy then, and without the journal neither --undo nor --home was possible."""
-    halted.cut(bring_back, call, 2)
-    halted.lab.later()
+    bring_back(halted, devices=["0"])
     known = keep(halted, dry_run=True).on_copies
     assert len(known) == 1, "one disk is on the copy, and the other is not"
     halted.lab.before("pool.add_to_other_config", lambda: bring_back(halted))
