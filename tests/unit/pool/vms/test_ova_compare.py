@@ -202,7 +202,7 @@ def test_what_is_no_number_is_equal_to_itself(pair, text, own, is_same):
 def test_a_character_that_xml_forbids_hides_no_other_difference(pair):
     """Two of these characters are one for a reader of XML, and an export has neither."""
     record = pair.found.vms[pair.vm]
-    own = record["name_description"]
+    own = record.get("name_description")
     assert own.endswith("\uffff")
     for end, is_same in [("\ufffe", True), ("\uffff\uffff", False), ("x", False), ("", False)]:
         record["name_description"] = own[:-1] + end

@@ -11,7 +11,7 @@ from kit.pool.client import connected_locally
 pytestmark = pytest.mark.processes
 
 #: own modules of SR.create until the first read
-MODULES = 139
+MODULES = 140
 
 #: ends the child process at the first read of the LUN, and tells which modules are loaded
 AT_THE_FIRST_READ = """
