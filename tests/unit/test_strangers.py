@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Any URL, map and argument of the plugin is taken or refused, and ends no command in another way."""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from relvmoiscsi import plugin
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import mapfile
+from relvmoiscsi.formats.identity import is_lvm_id, is_uuid
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.lun_url import parse_url
 
@@ -83,13 +82,42 @@ def test_any_url_is_a_lun_or_a_usage_error(text):
             pass
 
 
+LVM_ID = "V4ApC3-tMCd-j5EF-fYuT-QzsP-dVUZ-fUZHD2"
+ID = st.sampled_from([UUID, UUID.upper(), LVM_ID, LVM_ID.replace("-", ""), LVM_ID[1:], LVM_ID + "-", 7, None, "²"])
+
+
+def pairs(old, new):
+    return st.lists(st.fixed_dictionaries({old: ID, new: ID}), max_size=2)
+
+
+#: of the form of a map, with ids that are none
+MAPS = st.one_of(
+    st.fixed_dictionaries({"old_sr": ID, "new_sr": ID}),
+    st.fixed_dictionaries({"new_sr": ID}),
+    st.fixed_dictionaries({"old_vg_id": ID, "new_vg_id": ID}),
+    st.fixed_dictionaries({"vdi_pairs": pairs("old_vdi", "new_vdi"), "lv_pairs": pairs("old_lv_id", "new_lv_id")}),
+    st.sampled_from(["uuids", "other_uuids", "lvm_ids"]).flatmap(
+        lambda key: st.fixed_dictionaries({key: st.dictionaries(ID, ID, max_size=2)})
+    ),
+)
+
+
 @settings(max_examples=examples(1000), deadline=None)
-@given(ANY)
+@given(ANY | MAPS)
 def test_any_map_is_ids_or_a_usage_error(facts):
     try:
-        json.dumps(mapfile.read_map(facts, "a map").uuids)
+        ids = mapfile.read_map(facts, "a map")
+        uuids = [*ids.uuids.items(), (UUID, mapfile.chosen_sr(facts) or UUID)]
     except UsageError:
-        pass
+        return
+    assert all(is_uuid(each) for pair in uuids for each in pair)
+    assert all(is_lvm_id(each) for pair in ids.lvm_ids.items() for each in pair)
+
+
+@pytest.mark.parametrize("id_", [LVM_ID + "-", "-" + LVM_ID, LVM_ID[1:], LVM_ID.replace("-", "", 1), 7, None])
+def test_what_is_nearly_an_lvm_id_is_refused(id_):
+    with pytest.raises(UsageError, match="an id of pair 1 is wrong"):
+        mapfile.read_map({"old_vg_id": LVM_ID, "new_vg_id": id_}, "a map")
 
 
 @settings(max_examples=examples(300), deadline=None)
