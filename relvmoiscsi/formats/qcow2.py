@@ -187,10 +187,13 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
 def extensions(head: bytes, at: int, end: int, volume: str) -> Iterator[Tuple[int, Extension]]:
     """The header extensions from byte `at` on, in front of the end mark, and their places.
 
-    Raises Truncated when `head` ends before the extensions do. Raises Malformed when no end mark is in front of byte
-    `end`: there QEMU ends, and SM reads on.
+    Raises Unsupported when `head` ends before the extensions do: the volume goes on, and QEMU reads them. Raises
+    Malformed when no end mark is in front of byte `end`: there QEMU ends, and SM reads on.
     """
     while at + Extension.SIZE <= end:
+        if at + Extension.SIZE > len(head):
+            problem = f"it begins behind the first {len(head)} bytes, in which all headers of the storage manager end"
+            raise Unsupported("QCOW2 header extension", Place(volume, at), problem)
         extension = Extension.at(head, at, Place(volume, at))
         if extension.type == EXTENSION_END:
             return

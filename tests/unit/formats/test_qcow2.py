@@ -187,6 +187,14 @@ def test_a_parent_that_qemu_opens_in_another_format_is_refused(extension, kind, 
         parent_of(read_qcow2(head, NAME, SIZE), PATH.replace(b"QCOW2-", kind), NAME)
 
 
+def test_extensions_behind_the_bytes_that_are_read_are_refused_and_not_called_cut():
+    """QEMU reads them. A truncated image would count as one that the storage manager drops."""
+    head = (patched((8, ">Q", 8192))[:112] + b"abcd\0\0\x10\0").ljust(HEAD_BYTES, b"\0")
+
+    with pytest.raises(Unsupported, match=f"byte 4216 of {NAME}: it begins behind the first 4096 bytes"):
+        read_qcow2(head, NAME, SIZE)
+
+
 def test_an_image_that_ends_early_is_truncated():
     with pytest.raises(Truncated):
         read_qcow2(HEAD[:71], NAME, 71)
