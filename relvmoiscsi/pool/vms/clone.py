@@ -60,6 +60,7 @@ SAME_ORIGINAL = (
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
+_MOST_KEYS = 5  #: of VDIs, in a sentence
 _MOST_IMPORTS = 10  #: of earlier runs that a run looks at, for each VM
 
 
@@ -150,6 +151,27 @@ def would(
     return _each(calls, pool, found, copy, sources, wanted, lambda one: one.planned())
 
 
+def warning(found: Inventory) -> str:
+    """Return what a person must know of the VDIs of the pool before an import; "" for nothing."""
+    why, way = _unreadable(found.vdis)
+    return f"The import may fail, for each VM. {why}. {way}" if why else ""
+
+
+def _unreadable(vdis: Records) -> Tuple[str, str]:
+    """Return (which VDIs an import may not be able to read, what helps), or twice "".
+
+    An import reads the records of all VDIs of the pool: as XML-RPC, unless a setting of xapi says JSON (the default
+    since 26). Source: xen-api ocaml/xapi/xapi_globs.ml, use_xmlrpc.
+    """
+    keys = list(ova_compare.broken_answers("VDI", vdis))
+    if not keys:
+        return "", ""
+    more = f", and {len(keys) - _MOST_KEYS} more such texts are there" if len(keys) > _MOST_KEYS else ""
+    has = ". ".join(map(checked_export.has_key, keys[:_MOST_KEYS]))
+    why = f"{has}{more}. An import of xapi may read the records of all VDIs as XML, which such a text breaks"
+    return why, " ".join(map(checked_export.way_to_remove, keys[:_MOST_KEYS]))
+
+
 def _each(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
     work: Callable[["_Clone"], Cloned],
@@ -215,7 +237,7 @@ class _Clone:
             record: Record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
-            transfer.import_vm(calls, edited.document, self.copy, self.source.uuid, dry_run=True)
+            self._import(edited, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
             vifs = {vif["device"]: (ref, vif) for ref, vif in calls.records("VIF", VM=vm).items()}
@@ -364,9 +386,23 @@ class _Clone:
                 ).advising("Leave --keep-mac out, or give the VIF shorter texts.")
         return edited
 
+    def _import(self, edited: ova.Edited, dry_run: bool = False) -> List[str]:
+        """Import the records; return the references of the new VMs. Raises PoolFailure, Refused."""
+        try:
+            return transfer.import_vm(self.calls, edited.document, self.copy, self.source.uuid, dry_run)
+        except PoolFailure as failure:
+            why, way = _unreadable(self.calls.records("VDI")) if failure.code == "IMPORT_ERROR" else ("", "")
+            if not why:
+                raise
+            raise (
+                Refused(f"xapi could not import the copy of {self.source.name!r}. {why}.")
+                .in_state("Nothing was made.")
+                .advising(f"{way} Then repeat the command.")
+            ) from failure
+
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
         """Import a new VM. A VM that differs from the edited records is destroyed. Raises Refused, PoolFailure."""
-        made = transfer.import_vm(self.calls, edited.document, self.copy, self.source.uuid)
+        made = self._import(edited)
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)} VMs.").advising("Check the VMs of the pool.")
         record: Record = self.calls.call("VM.get_record", made[0])

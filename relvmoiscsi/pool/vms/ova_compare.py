@@ -183,18 +183,22 @@ def plain(text: str) -> str:
 # --- keys that an export cannot have
 
 
+_OF_MAP = "remove_from"
+
+
 class Key(NamedTuple):
-    """A key of a map in a record of the pool."""
+    """A key of a map in a record of the pool, or another text there."""
 
     cls: str
     uuid: str
     field: str
     text: str
+    call: str = _OF_MAP  #: begin of the call of XenAPI that removes the text
 
     @property
     def is_of_xe(self) -> bool:
         """Can xe remove the key?"""
-        return self.field in _OF_XE.get(self.cls, ())
+        return self.call == _OF_MAP and self.field in _OF_XE.get(self.cls, ())
 
 
 _MARKUP = re.compile("[<&]|]]>")
@@ -209,3 +213,21 @@ def broken_keys(pool: ByClass) -> Iterator[Key]:
                     count = Counter(map(plain, keys))
                     broken = (key for key in keys if _MARKUP.search(key) or count[plain(key)] > 1)
                     yield from (Key(cls, str(record["uuid"]), field, key) for key in broken)
+
+
+def broken_answers(cls: str, records: Records) -> Iterator[Key]:
+    """Return the texts for which an answer in XML-RPC with these records has no reader, or other records.
+
+    xapi escapes all texts but the keys of maps, and no text loses the characters that XML forbids.
+    """
+    for record in records.values():
+        uuid = str(record["uuid"])
+        for field, value in record.items():
+            if isinstance(value, Mapping):
+                for key, text in value.items():
+                    if _MARKUP.search(key) or xml_safe(key + str(text)) != key + str(text):
+                        yield Key(cls, uuid, field, key)
+            elif isinstance(value, list):
+                yield from (Key(cls, uuid, field, text, "remove") for text in value if xml_safe(str(text)) != text)
+            elif isinstance(value, str) and xml_safe(value) != value:
+                yield Key(cls, uuid, field, value, "set")
