@@ -2,7 +2,7 @@
 """Export the records of a VM, as far as the pool's own records say the same: `ova_compare`."""
 
 import time
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
@@ -123,7 +123,8 @@ def _with_key(error: Refused, records: ova_compare.ByClass) -> Refused:
     if key is None:
         return error
     message = f"{error.message} {has_key(key)}, and xapi writes keys into an export as they are."
-    return Refused(message).advising(f"{way_to_remove(key)} Then repeat the command.", *_command(key))
+    way, commands = way_to_remove(key)
+    return Refused(message).advising(f"{way} Then repeat the command.", *commands)
 
 
 def has_key(key: ova_compare.Key) -> str:
@@ -132,18 +133,12 @@ def has_key(key: ova_compare.Key) -> str:
     return f"The {key.cls} {said(key.uuid)} has the {what} {said(key.text)} in {key.field}"
 
 
-def way_to_remove(key: ova_compare.Key) -> str:
-    """Return how a person removes a key or a text of an object, as a sentence."""
-    for command in _command(key):
-        return f"Remove the key: `{command}`."
-    verb = "Write another text" if key.call == "set" else "Remove the key" if key.call == "remove_from" else "Remove it"
-    return f"{verb} with a client of XenAPI, by {key.cls}.{key.call}_{key.field}."
-
-
-def _command(key: ova_compare.Key) -> List[str]:
-    """Return the command that removes a key; none where xe does not."""
+def way_to_remove(key: ova_compare.Key) -> Tuple[str, List[str]]:
+    """Return (how a person removes a key or a text of an object, as a sentence; the command where xe removes it)."""
     if not key.is_of_xe or len(key.text) > _MOST_KEY:
-        return []
+        verb = {"set": "Write another text", "remove": "Remove the text"}.get(key.call, "Remove the key")
+        return f"{verb} with a client of XenAPI, by {key.cls}.{key.call}_{key.field}.", []
     name = key.field if key.field == "qos_algorithm_params" else key.field.replace("_", "-")  # as xe calls the map
     own = f"{key.cls.lower().replace('_', '-')}-param-remove"
-    return [shell_command("xe", own, f"uuid={key.uuid}", f"param-name={name}", f"param-key={key.text}")]
+    remove = shell_command("xe", own, f"uuid={key.uuid}", f"param-name={name}", f"param-key={key.text}")
+    return f"Remove the key: `{remove}`.", [remove]

@@ -169,7 +169,7 @@ def _unreadable(vdis: Records) -> Tuple[str, str]:
     more = f", and {len(keys) - _MOST_KEYS} more such texts are there" if len(keys) > _MOST_KEYS else ""
     has = ". ".join(map(checked_export.has_key, keys[:_MOST_KEYS]))
     why = f"{has}{more}. An import of xapi may read the records of all VDIs as XML, which such a text breaks"
-    return why, " ".join(map(checked_export.way_to_remove, keys[:_MOST_KEYS]))
+    return why, " ".join(checked_export.way_to_remove(key)[0] for key in keys[:_MOST_KEYS])
 
 
 def _each(
