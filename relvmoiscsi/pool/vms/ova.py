@@ -65,6 +65,8 @@ _PLATFORM_VALUE = re.compile("[A-Za-z0-9:,._-]{0,1024}")
 #: fields of a VIF of the clone that `clone` makes again
 _VIF_TEXTS, _VIF_LISTS = ("MTU", "qos_algorithm_type", "locking_mode"), ("ipv4_allowed", "ipv6_allowed")
 
+NETWORK = "maps_to"  #: key of VIF.other_config in the edited file: the network (a reference)
+
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
@@ -376,7 +378,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[s
                 "Use --network OLD=NEW, or --isolated."
             )
         other_config = _kept("VIF", vif.map("other_config"))
-        vif.set("other_config", {**other_config, "maps_to": ref})
+        vif.set("other_config", {**other_config, NETWORK: ref})
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
             device = vif.text("device")

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Tuple
 
 from relvmoiscsi.pool.calls import Records
 from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.ova import NETWORK
 from relvmoiscsi.pool.vms.ova_compare import ByClass, plain
 from relvmoiscsi.pool.vms.ova_file import Ova
 from relvmoiscsi.wording import said
@@ -54,7 +55,7 @@ def _of_file(ova: Ova) -> ByClass:
         cls: {thing.id: {name: thing.text(name) for name in thing.fields} for thing in ova.of(cls)} for cls in _CLASSES
     }
     for vif in ova.of("VIF"):
-        records["VIF"][vif.id]["network"] = vif.map("other_config").get("maps_to", "")
+        records["VIF"][vif.id]["network"] = vif.map("other_config").get(NETWORK, "")
     for group in ova.of("GPU_group"):
         records["GPU_group"][group.id]["GPU_types"] = group.texts("GPU_types")
     return records
