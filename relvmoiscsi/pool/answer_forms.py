@@ -78,11 +78,12 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_text_map, "other_config sm_config"),
     },
     "VIF": _fields(is_text, "uuid VM network device MAC"),
-    "VGPU": _fields(is_text, "uuid type GPU_group"),
+    "VGPU": _fields(is_text, "uuid VM type GPU_group"),
+    "GPU_group": {**_fields(is_text, "uuid"), **_fields(is_texts, "GPU_types")},
+    "VTPM": _fields(is_text, "uuid VM"),
     "PVS_proxy": _fields(is_text, "uuid VIF site"),
-    **dict.fromkeys(
-        ("VGPU_type", "GPU_group", "VTPM", "PVS_site", "VM_metrics", "VM_guest_metrics"), _fields(is_text, "uuid")
-    ),
+    "PVS_site": _fields(is_text, "uuid PVS_uuid"),
+    **dict.fromkeys(("VGPU_type", "VM_metrics", "VM_guest_metrics"), _fields(is_text, "uuid")),
     "network": {
         **_fields(is_text, "uuid name_label"),
         **_fields(is_texts, "PIFs"),

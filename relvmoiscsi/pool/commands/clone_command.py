@@ -137,6 +137,7 @@ class CloneCommand(PoolChange):
             beside = [repr(found.vms[ref]["name_label"]) for ref in choice.clones_beside(found, copy, new, wanted)]
             warnings += [clone.SAME_ORIGINAL.format(some_of(beside))] if beside else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
+            warnings += [each for each in [clone.warning(found)] if todo and each]
             alone = choice.of_no_vm(pool, found, copy) if is_all and not self.given.from_snapshot else []
             if alone:
                 disks = ", ".join(f"{pair.name_label!r} ({pair.new})" for pair in alone)

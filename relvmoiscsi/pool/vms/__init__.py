@@ -6,10 +6,11 @@
     owners           whose data a VDI has; which disk of an attached copy is which disk of the original
     ova_file, ova    the exported records of a VM, and the edit that makes them records of a copy; pure
     ova_compare      does an export say what the pool's own records say; pure
+    ova_made         has an import made what the edited file says; pure
     transfer         export and import of records
     checked_export   an export as far as the pool's own records say the same
     choice           which VMs to clone, under which names, on which networks
-    clone            clone VMs, and verify each clone disk by disk
+    clone            clone VMs, and verify each clone and its snapshots
     discard          destroy clones of VMs, and forget their SR
     forget           forget the SR of a copy; never destroy the SR
     restore          replace a VM's disks by disks of a copy; undo a restore; keep the disks as they are

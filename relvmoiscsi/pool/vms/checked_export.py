@@ -2,7 +2,7 @@
 """Export the records of a VM, as far as the pool's own records say the same: `ova_compare`."""
 
 import time
-from typing import Sequence
+from typing import List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
@@ -122,12 +122,23 @@ def _with_key(error: Refused, records: ova_compare.ByClass) -> Refused:
     key = next(ova_compare.broken_keys(records), None)
     if key is None:
         return error
-    has = f"The {key.cls} {said(key.uuid)} has the key {said(key.text)} in {key.field}"
-    message = f"{error.message} {has}, and xapi writes keys into an export as they are."
+    message = f"{error.message} {has_key(key)}, and xapi writes keys into an export as they are."
+    way, commands = way_to_remove(key)
+    return Refused(message).advising(f"{way} Then repeat the command.", *commands)
+
+
+def has_key(key: ova_compare.Key) -> str:
+    """Return which object has a key or a text, as a clause."""
+    what = "key" if key.call == "remove_from" else "text"
+    return f"The {key.cls} {said(key.uuid)} has the {what} {said(key.text)} in {key.field}"
+
+
+def way_to_remove(key: ova_compare.Key) -> Tuple[str, List[str]]:
+    """Return (how a person removes a key or a text of an object, as a sentence; the command where xe removes it)."""
     if not key.is_of_xe or len(key.text) > _MOST_KEY:
-        call = f"{key.cls}.remove_from_{key.field}"
-        return Refused(message).advising(f"Remove the key with a client of XenAPI, by {call}. Then repeat the command.")
+        verb = {"set": "Write another text", "remove": "Remove the text"}.get(key.call, "Remove the key")
+        return f"{verb} with a client of XenAPI, by {key.cls}.{key.call}_{key.field}.", []
     name = key.field if key.field == "qos_algorithm_params" else key.field.replace("_", "-")  # as xe calls the map
     own = f"{key.cls.lower().replace('_', '-')}-param-remove"
     remove = shell_command("xe", own, f"uuid={key.uuid}", f"param-name={name}", f"param-key={key.text}")
-    return Refused(message).advising(f"Remove the key: `{remove}`. Then repeat the command.", remove)
+    return f"Remove the key: `{remove}`.", [remove]

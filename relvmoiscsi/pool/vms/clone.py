@@ -5,7 +5,7 @@
     2 edit       ova.py: replace every disk by its disk on the copy; refuse a VM with a disk elsewhere
     3 dry run    xapi checks whether the import would find all objects
     4 import     the clone starts as a template with marks: nobody can start a template
-    5 verify     compare each disk of the clone with the map, and check that no other VM has the disk.
+    5 verify     compare the clone and its snapshots with the edited records, and check that no other VM has a disk.
                  If the check fails, destroy the clone and report an error.
     6 MACs       set the MACs of the original, with --keep-mac
     7 done       make the template a VM, and set the last mark
@@ -25,7 +25,18 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import checked_export, choice, inventory, ova, owners, run_states, transfer
+from relvmoiscsi.pool.vms import (
+    checked_export,
+    choice,
+    inventory,
+    ova,
+    ova_compare,
+    ova_file,
+    ova_made,
+    owners,
+    run_states,
+    transfer,
+)
 from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Inventory
@@ -49,6 +60,7 @@ SAME_ORIGINAL = (
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
+_MOST_KEYS = 5  #: of VDIs, in a sentence
 _MOST_IMPORTS = 10  #: of earlier runs that a run looks at, for each VM
 
 
@@ -139,6 +151,27 @@ def would(
     return _each(calls, pool, found, copy, sources, wanted, lambda one: one.planned())
 
 
+def warning(found: Inventory) -> str:
+    """Return what a person must know of the VDIs of the pool before an import; "" for nothing."""
+    why, way = _unreadable(found.vdis)
+    return f"The import may fail, for each VM. {why}. {way}" if why else ""
+
+
+def _unreadable(vdis: Records) -> Tuple[str, str]:
+    """Return (which VDIs an import may not be able to read, what helps), or twice "".
+
+    An import reads the records of all VDIs of the pool: as XML-RPC, unless a setting of xapi says JSON (the default
+    since 26). Source: xen-api ocaml/xapi/xapi_globs.ml, use_xmlrpc.
+    """
+    keys = list(ova_compare.broken_answers("VDI", vdis))
+    if not keys:
+        return "", ""
+    more = f", and {len(keys) - _MOST_KEYS} more such texts are there" if len(keys) > _MOST_KEYS else ""
+    has = ". ".join(map(checked_export.has_key, keys[:_MOST_KEYS]))
+    why = f"{has}{more}. An import of xapi may read the records of all VDIs as XML, which such a text breaks"
+    return why, " ".join(checked_export.way_to_remove(key)[0] for key in keys[:_MOST_KEYS])
+
+
 def _each(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
     work: Callable[["_Clone"], Cloned],
@@ -204,7 +237,7 @@ class _Clone:
             record: Record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
-            transfer.import_vm(calls, edited.document, self.copy, self.source.uuid, dry_run=True)
+            self._import(edited, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
             vifs = {vif["device"]: (ref, vif) for ref, vif in calls.records("VIF", VM=vm).items()}
@@ -300,7 +333,7 @@ class _Clone:
 
     def _verify_unfinished(self, vm: str, record: Record, edited: ova.Edited) -> None:
         """Raises Refused where an unfinished clone of another run differs from the edited records."""
-        problem = self._problem(vm, record, edited)
+        problem = self._problem(vm, edited)
         if problem:
             way, destroy = "", self.found.destroy_command(vm, self.copy.ref)
             if destroy:
@@ -356,13 +389,27 @@ class _Clone:
                 ).advising("Leave --keep-mac out, or give the VIF shorter texts.")
         return edited
 
+    def _import(self, edited: ova.Edited, dry_run: bool = False) -> List[str]:
+        """Import the records; return the references of the new VMs. Raises PoolFailure, Refused."""
+        try:
+            return transfer.import_vm(self.calls, edited.document, self.copy, self.source.uuid, dry_run)
+        except PoolFailure as failure:
+            why, way = _unreadable(self.calls.records("VDI")) if failure.code == "IMPORT_ERROR" else ("", "")
+            if not why:
+                raise
+            raise (
+                Refused(f"xapi could not import the copy of {self.source.name!r}. {why}.")
+                .in_state("Nothing was made.")
+                .advising(f"{way} Then repeat the command.")
+            ) from failure
+
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
         """Import a new VM. A VM that differs from the edited records is destroyed. Raises Refused, PoolFailure."""
-        made = transfer.import_vm(self.calls, edited.document, self.copy, self.source.uuid)
+        made = self._import(edited)
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)} VMs.").advising("Check the VMs of the pool.")
         record: Record = self.calls.call("VM.get_record", made[0])
-        problem = self._problem(made[0], record, edited)
+        problem = self._problem(made[0], edited)
         if not problem:
             return made[0], record
         try:
@@ -371,8 +418,9 @@ class _Clone:
                 raise Refused(
                     f"The VM {record['name_label']!r} was not made by this run. The run destroys only its own VMs."
                 )
-            if made[0] in self.found.vms:
-                destroy(self.calls, self.found, made[0])
+            for ref, vm in self.found.copies_on(self.copy.uuid, self.source.uuid):  # a snapshot may be of another VM
+                if vm["other_config"].get(RUN) == self.wanted.run:
+                    destroy(self.calls, self.found, ref)
         except RelvmoiscsiError as error:
             destroys = self.found.destroy_command(made[0], self.copy.ref)
             raise Refused(
@@ -382,31 +430,22 @@ class _Clone:
 
     # --- is the copy what it should be?
 
-    def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
+    def _problem(self, vm: str, edited: ova.Edited) -> str:
         """Return how a clone differs from the edited records; "" without a difference."""
-        calls, copy, srs = self.calls, self.copy, self.pool.srs
-        vms = {vm: record, **{ref: calls.call("VM.get_record", ref) for ref in record["snapshots"]}}
+        calls, copy, kinds = self.calls, self.copy, {thing.cls for thing in ova_file.Ova(edited.document).things}
+
+        def more(cls: str) -> Records:  # no VM lists its PVS proxies
+            return calls.records(cls) if cls != "PVS_proxy" or cls in kinds else {}
+
+        made = ova_compare.of_vm(inventory.of_vm(calls, vm), self.pool.srs, more, vm, snapshots=True)
+        vms = made["VM"]
         if any(each["power_state"] != "Halted" or each["ha_always_run"] for each in vms.values()):
             return "the copy is not halted, or HA is on"
-        vbds = calls.records_with("VBD", VM=vms)
-        for vbd in vbds.values():  # each is a disk of the copy, an empty drive, or a drive with an ISO
-            home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
-            is_iso = home in srs and srs[home]["content_type"] == "iso"
-            if not (vbd["VDI"] in copy.vdis if vbd["type"] == "Disk" else vbd["VDI"] == NULL or is_iso):
-                return f"its disk {vbd['userdevice']} is not on the copy"
-        disks = [vbd for vbd in vbds.values() if vbd["VM"] == vm and vbd["type"] == "Disk"]
-        has = sorted((vbd["userdevice"], copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
-        if has != [(disk.userdevice, disk.new) for disk in edited.disks]:
-            return "the copy has other disks than its original"
-        vifs = calls.records("VIF", VM=vm)
-        networks = {vif["device"]: vif["network"] for vif in vifs.values()}
-        wanted = {device: vif["network"] for device, vif in edited.vifs.items()}
-        if self.wanted.keep_mac:  # behind this check, `run` makes the VIFs that an interrupted run has taken away
-            wanted = {device: network for device, network in wanted.items() if device in networks}
-        if networks != wanted:
-            return "the copy is on the wrong networks"
-        of_class = {"VM": vms, "VBD": vbds, "VIF": vifs}
-        left = [name for cls, made in of_class.items() for name in ova.dangling(cls, made.values())]
+        # behind this check, `run` makes the VIFs that an interrupted run has taken away
+        problem = ova_made.difference(edited.document, made, vm, lacks_vifs=self.wanted.keep_mac)
+        if problem:
+            return problem
+        left = [name for cls in ("VM", "VBD", "VIF") for name in ova.dangling(cls, made[cls].values())]
         if left:
             return "the copy has invalid references: {}".format(", ".join(left))
         on = {copy.by_uuid[disk.new]: disk.userdevice for disk in edited.disks}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The disks that xapi takes the name of a device for: 0, xvda, hda, d0 and 0x0 are one disk. Pure.
 
-VBD.create refuses a device of which another VBD of the VM has a name. But VBD.set_userdevice takes any text.
+VBD.create refuses a device of which another VBD of the VM has a name. But VBD.set_userdevice takes any text, and
+VBD.create takes names beyond the last disk of a bus, such as sdq: these are no disk here, and no run writes them.
 Source: xen-api ocaml/xapi/xapi_vm_helpers.ml, possible_VBD_devices_of_string; ocaml/xapi-idl/xen/device_number.ml.
 """
 

@@ -65,6 +65,8 @@ _PLATFORM_VALUE = re.compile("[A-Za-z0-9:,._-]{0,1024}")
 #: fields of a VIF of the clone that `clone` makes again
 _VIF_TEXTS, _VIF_LISTS = ("MTU", "qos_algorithm_type", "locking_mode"), ("ipv4_allowed", "ipv6_allowed")
 
+NETWORK = "maps_to"  #: key of VIF.other_config in the edited file: the network (a reference)
+
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
@@ -231,7 +233,7 @@ def _devices_of_disks(ova: Ova) -> Dict[Tuple[str, Place], str]:
     for vbd in filter(_is_disk, ova.of("VBD")):
         device, places = vbd.text("userdevice"), _places(vbd)
         if not places:
-            why = NO_DEVICE if DEVICE.fullmatch(device) is None else "no device of xapi"
+            why = NO_DEVICE if DEVICE.fullmatch(device) is None else "no disk of a bus that xapi knows"
             raise Refused(f"A disk of the VM has the device {said(device)}, which is {why}.").advising(AT_ANOTHER)
         for other in [taken[place] for place in places if place in taken]:
             raise Refused(f"xapi takes the disks {other} and {device} of the VM for one device.").advising(AT_ANOTHER)
@@ -260,10 +262,11 @@ def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
         home = srs.get(vdi.text("SR")) if vdi is not None else None
         has_iso = _is_iso(home, edit)
         is_physical = home is not None and home.text("type") == _PHYSICAL
+        emptied: List[str] = []
         if vdi is not None and not (has_iso or is_physical):
             of_disk = f"{said(vdi.text('name_label'))} ({said(vdi.text('uuid'))})"
             if vbd.text("mode").upper() == _FOR_READING:
-                notes.append(f"its drive {shown_device(device)} is empty: the pool has no such SR with ISOs")
+                emptied = [f"its drive {shown_device(device)} is empty: the pool has no such SR with ISOs"]
             elif edit.omits_disks:
                 notes.append(f"without {of_disk}, whose drive {shown_device(device)} has the type {said(kind)}")
             else:
@@ -278,6 +281,7 @@ def _rebuild_drives(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
             gone.append(vbd)
             notes.append(f"without its drive {shown_device(device)} of the type {said(kind)}")
             continue
+        notes += emptied
         taken.update(dict.fromkeys(places, device))
         vbd.set("mode", _FOR_READING)
         if not has_iso:
@@ -374,7 +378,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[s
                 "Use --network OLD=NEW, or --isolated."
             )
         other_config = _kept("VIF", vif.map("other_config"))
-        vif.set("other_config", {**other_config, "maps_to": ref})
+        vif.set("other_config", {**other_config, NETWORK: ref})
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
             device = vif.text("device")

@@ -114,7 +114,7 @@ def difference(ova: Ova, pool: ByClass, hosts: Records) -> str:
     known = {**pool, "host": _used(ova, hosts)}
     ids: Dict[str, str] = {}  #: by reference in the pool
     for cls, records in known.items():
-        things = {_plain(thing.text("uuid")): thing for thing in ova.of(cls)}
+        things = {plain(thing.text("uuid")): thing for thing in ova.of(cls)}
         refs = {str(record["uuid"]): ref for ref, record in records.items()}
         if len(things) != len(ova.of(cls)) or len(refs) != len(records):
             return f"two objects of the class {cls} have the same UUID"
@@ -141,7 +141,7 @@ def difference(ova: Ova, pool: ByClass, hosts: Records) -> str:
 
 def _used(ova: Ova, hosts: Records) -> Records:
     """Return the hosts of the pool that the export has: `resident_on`, which no import takes, changes at any time."""
-    used = {_plain(host.text("uuid")) for host in ova.of("host")}
+    used = {plain(host.text("uuid")) for host in ova.of("host")}
     return {ref: host for ref, host in hosts.items() if host["uuid"] in used}
 
 
@@ -159,23 +159,23 @@ def _is_same(value: ET.Element, own: Any) -> bool:
 
 def _of_export(value: ET.Element) -> Any:
     if value.find("struct") is not None:
-        return {_plain(name): _of_export(each) for name, each in members_of(value).items()}
+        return {plain(name): _of_export(each) for name, each in members_of(value).items()}
     if value.find("array") is not None:
         return [_of_export(each) for each in value.findall("array/data/value")]
-    return _plain(text_of(value))
+    return plain(text_of(value))
 
 
 def _of_record(own: Any) -> Any:
     if isinstance(own, bool):
         return "1" if own else "0"
     if isinstance(own, Mapping):
-        return {_plain(name): _of_record(each) for name, each in own.items()}
+        return {plain(name): _of_record(each) for name, each in own.items()}
     if isinstance(own, list):
         return [_of_record(each) for each in own]
-    return _plain("" if own is None else str(own))
+    return plain("" if own is None else str(own))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return a text as `untrusted_xml` reads it from an export: with one kind of line ends, and `xml_safe`."""
     return xml_safe(text).replace("\r\n", "\n").replace("\r", "\n")
 
@@ -183,18 +183,22 @@ def _plain(text: str) -> str:
 # --- keys that an export cannot have
 
 
+_OF_MAP = "remove_from"
+
+
 class Key(NamedTuple):
-    """A key of a map in a record of the pool."""
+    """A key of a map in a record of the pool, or another text there."""
 
     cls: str
     uuid: str
     field: str
     text: str
+    call: str = _OF_MAP  #: begin of the call of XenAPI that removes the text
 
     @property
     def is_of_xe(self) -> bool:
         """Can xe remove the key?"""
-        return self.field in _OF_XE.get(self.cls, ())
+        return self.call == _OF_MAP and self.field in _OF_XE.get(self.cls, ())
 
 
 _MARKUP = re.compile("[<&]|]]>")
@@ -206,6 +210,24 @@ def broken_keys(pool: ByClass) -> Iterator[Key]:
         for record in records.values():
             for field, keys in record.items():
                 if isinstance(keys, Mapping):
-                    count = Counter(map(_plain, keys))
-                    broken = (key for key in keys if _MARKUP.search(key) or count[_plain(key)] > 1)
+                    count = Counter(map(plain, keys))
+                    broken = (key for key in keys if _MARKUP.search(key) or count[plain(key)] > 1)
                     yield from (Key(cls, str(record["uuid"]), field, key) for key in broken)
+
+
+def broken_answers(cls: str, records: Records) -> Iterator[Key]:
+    """Return the texts for which an answer in XML-RPC with these records has no reader, or other records.
+
+    xapi escapes all texts but the keys of maps, and no text loses the characters that XML forbids.
+    """
+    for record in records.values():
+        uuid = str(record["uuid"])
+        for field, value in record.items():
+            if isinstance(value, Mapping):
+                for key, text in value.items():
+                    if _MARKUP.search(key) or xml_safe(key + str(text)) != key + str(text):
+                        yield Key(cls, uuid, field, key)
+            elif isinstance(value, list):
+                yield from (Key(cls, uuid, field, text, "remove") for text in value if xml_safe(str(text)) != text)
+            elif isinstance(value, str) and xml_safe(value) != value:
+                yield Key(cls, uuid, field, value, "set")

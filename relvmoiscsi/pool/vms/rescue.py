@@ -8,15 +8,18 @@ from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, owners, restore_entries, run_states, vbds
+from relvmoiscsi.pool.vms.device_numbers import places_of
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.owners import Copy
 from relvmoiscsi.wording import human_size, said, shell_command, some_of
 
 #: fields of the VBD of a lent disk
 _VBD: Mapping[str, Any] = {
-    "userdevice": "autodetect", "bootable": False, "type": "Disk", "unpluggable": True, "empty": False,
+    "bootable": False, "type": "Disk", "unpluggable": True, "empty": False,
     "qos_algorithm_type": "", "qos_algorithm_params": {},
 }  # fmt: skip
+
+_MOST_DISKS = 1 << 20  #: of a VM, by the numbers of xapi
 
 #: status of a disk
 DONE, ALREADY, WOULD, BACK = "lent", "already lent", "would be lent", "taken back"
@@ -105,7 +108,14 @@ def lend(
             _verify_still_free(calls, found, vdi)
             mark = f"{to['uuid']} {copy.vdis[vdi]['uuid']}"
             held.verify(calls)
-            fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {inventory.LENT: mark}}
+            device = _free_device(found, vm)
+            fields = {
+                "VM": vm,
+                "VDI": vdi,
+                "userdevice": device,
+                "mode": planned.mode,
+                "other_config": {inventory.LENT: mark},
+            }
             vbd, status = str(calls.call("VBD.create", {**_VBD, **fields})), DONE
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
             try:
@@ -116,6 +126,15 @@ def lend(
                 raise failure.in_state(f"The disk was removed from the VM {to['name_label']!r}.") from failure
             status = DONE
         return planned._replace(status=status, userdevice=str(calls.call("VBD.get_userdevice", vbd)))
+
+
+def _free_device(found: Inventory, vm: str) -> str:
+    """Return the first number of a disk that no drive of the VM has, by any of its names.
+
+    "autodetect" of xapi fails for an HVM VM with a drive xvda, and for a PV VM with a drive hda.
+    """
+    taken = set(found.vbds_by_place(vm))
+    return next(number for number in map(str, range(_MOST_DISKS)) if not places_of(number) & taken)
 
 
 def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Lent:

@@ -113,7 +113,9 @@ class VmNow:
             must_be_unplugged(self.record, device.record)
         name, places = self.record["name_label"], places_of(number)
         if not places:
-            raise Refused(f"xapi has no device {number}, which the disk of the VM {name!r} has.").advising(AT_ANOTHER)
+            raise Refused(
+                f"The device {number} of a disk of the VM {name!r} is no disk of a bus that xapi knows."
+            ).advising(AT_ANOTHER)
         others = self.found.vbds_by_place(self.vm)
         for ref in (ref for place in sorted(places) for ref in others.get(place, ()) if ref != device.vbd):
             vbd = self.found.vbds[ref]

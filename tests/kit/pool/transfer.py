@@ -11,6 +11,7 @@ An import matches what is not made anew with what the pool has:
     network   by name (the first that has it), else by bridge, else it is created
     VIF       other_config:maps_to names a network by reference, before all that
 
+The import finds a VDI in an answer of xapi to itself, which is XML-RPC before 26: a key of a VDI may be markup there.
 So the import takes the VDI to which the file's SR and location lead, even if another disk was meant.
 Simpler than the real one: no vdi:OLD=NEW, no CPU check, no live migration, no PVS; a template is like any VM;
 restore=true is refused.
@@ -20,11 +21,13 @@ Source: xen-api ocaml/xapi/{export,import,importexport,xapi_http}.ml.
 import contextlib
 import html
 import io
+import re
 import tarfile
 import urllib.parse
 import uuid
 import xmlrpc.client
 from functools import partial
+from xml.parsers import expat
 
 from . import datamodel, wire
 from .database import NULL
@@ -349,6 +352,17 @@ _BY_UUID = ("host", "SR")
 _MADE = {"VM_metrics": (), "VM_guest_metrics": (), "VGPU": ("VM", "type", "GPU_group")}
 
 
+#: what an answer in XML-RPC may have, and another reading of it, or none
+_ODD = re.compile("[<&\ufffe\uffff]")
+
+
+def _texts(value):
+    """The texts of records, those of keys among them."""
+    if isinstance(value, dict):
+        return [text for key, each in value.items() for text in (key, *_texts(each))]
+    return [text for each in value for text in _texts(each)] if isinstance(value, list) else [str(value)]
+
+
 class _Import:
     def __init__(self, db, vms, objects, query, fail):
         self.db, self.vms, self.objects = db, vms, objects
@@ -415,8 +429,8 @@ class _Import:
         if sr["content_type"] == "iso":
             srs = self.db.records("SR", content_type="iso")
             isos = [ref for ref, record in srs.items() if record["type"] != "udev"]
-            known = self.db.records("VDI", location=row["location"])
-            for vdi in [ref for ref, record in known.items() if record["SR"] in isos][:1]:
+            known = [(ref, vdi) for ref, vdi in self._vdis().items() if vdi["location"] == row["location"]]
+            for vdi in [ref for ref, record in known if record["SR"] in isos][:1]:
                 self.table[outside] = vdi
             return
         vdi = self._disk(row)
@@ -431,14 +445,28 @@ class _Import:
                 raise XenError("VDI_LOCATION_MISSING", self.table[row["SR"]], row["location"])
             raise XenError("VDI_CONTENT_ID_MISSING")
 
+    def _vdis(self):
+        """The records of all VDIs as the import reads them in an answer to itself: before 26 in XML-RPC, where a key is
+        markup. Source: helpers.ml, make_rpc; xapi_globs.ml, use_xmlrpc. Raises XenError.
+        """
+        records = self.db.records("VDI")
+        if not self.db.release.startswith("25.") or not _ODD.search("".join(_texts(list(records.values())))):
+            return records
+        try:
+            (found,), _ = xmlrpc.client.loads(f"<params><param>{wire.from_python(records)}</param></params>".encode())
+        except expat.ExpatError as error:
+            raise XenError("IMPORT_ERROR", f'INTERNAL_ERROR: [ Xmlm.Error(1:1, "{error}") ]') from None
+        return found
+
     def _disk(self, row):
         scsi_id = row["sm_config"].get("SCSIid")
         if scsi_id is not None:
-            for ref, record in self.db.records("VDI").items():
+            for ref, record in self._vdis().items():
                 if record["sm_config"].get("SCSIid") == scsi_id:
                     return ref
         if row["SR"] in self.table:
-            for ref in self.db.refs("VDI", SR=self.table[row["SR"]], location=row["location"]):
+            sr, location = self.table[row["SR"]], row["location"]
+            for ref in [ref for ref, vdi in self._vdis().items() if (vdi["SR"], vdi["location"]) == (sr, location)]:
                 return ref
         return row["other_config"].get("maps_to")
 

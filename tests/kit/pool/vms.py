@@ -301,8 +301,10 @@ class Vms:
         names = [db.get("VBD", ref, name) for ref in db.refs("VBD", VM=vm) for name in ("device", "userdevice")]
         taken = set().union(*map(_places, names))
         if device == "autodetect":
+            # xapi compares with one name of each device: it takes no xvda of an HVM VM, and no hda of a PV VM, for 0
+            seen = {place for place in taken if (place[0] == "hd") == is_hvm or place[1] > 3}
             numbers = ("fda", "fdb") if kind == "Floppy" else map(str, range(255))
-            device = next(number for number in numbers if number != "3" and not taken & _places(number))
+            device = next(number for number in numbers if not seen & _places(number))
         if not _places(device) and (kind == "Floppy" or _number(device) is None):
             raise XenError("INVALID_DEVICE", device)
         if taken & _places(device):

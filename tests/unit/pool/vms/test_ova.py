@@ -569,6 +569,13 @@ def test_a_drive_holds_a_vdi_of_an_sr_that_is_one_of_isos_by_the_pool(document, 
     assert "its drive 7 is empty: the pool has no such SR with ISOs" in done.notes
 
 
+def test_a_drive_that_is_left_out_is_not_said_to_be_empty(document, edit, day):
+    sr = day.db.get("SR", day.lab.originals["Production"][1], "uuid")
+    forged = with_cd(document, {"uuid": day.uuid(day.root), "location": "x"}, sr).replace(b">7<", b">xvda<")
+    notes = [note for note in ova.edited(forged, edit).notes if "its drive" in note]
+    assert notes == ["without its drive xvda of the type 'CD'"]
+
+
 def test_an_sr_with_isos_that_calls_itself_otherwise_is_one_with_isos(document, edit):
     """By the record's word, xapi would take it for one with disks, and look for a SCSIid."""
     edit = edit._replace(iso_srs={"iso-sr"})
@@ -634,7 +641,11 @@ def test_a_disk_whose_drive_says_that_it_is_none_is_refused_by_its_name(document
 
 @pytest.mark.parametrize(
     ("device", "says"),
-    [("xvda", "takes the disks 0 and xvda of the VM for one device"), ("hda", "0 and hda"), ("hdzzz", "no device of")],
+    [
+        ("xvda", "takes the disks 0 and xvda of the VM for one device"),
+        ("hda", "0 and hda"),
+        ("hdzzz", "no disk of a bus"),
+    ],
 )
 def test_a_disk_that_xapi_would_not_attach_is_refused(document, edit, device, says):
     label = next(vdi.text("name_label") for vdi in things(document, "VDI"))

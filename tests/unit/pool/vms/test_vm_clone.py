@@ -148,6 +148,50 @@ def test_a_vm_that_is_not_what_it_should_be_is_destroyed_again(day, what):
     assert after == before and not day.db.refs("VM", name_label=done.name)
 
 
+SPOILED_SNAPSHOT = {
+    "another disk of the copy": (
+        lambda day, vm: day.db.set("VBD", day.db.refs("VBD", VM=vm)[0], "VDI", day.new(day.data)),
+        "its snapshot 'before the update' has other disks than its original",
+    ),
+    "no disk": (
+        lambda day, vm: day.db.destroy("VBD", day.db.refs("VBD", VM=vm)[0]),
+        "its snapshot 'before the update' has other disks than its original",
+    ),
+    "a network": (
+        lambda day, vm: day.db.create("VIF", VM=vm, device="7", network=day.net, MAC="02:00:00:00:00:07"),
+        "its snapshot 'before the update' has other networks than its original",
+    ),
+    "a drive with a disk": (
+        lambda day, vm: day.db.create("VBD", VM=vm, VDI=day.new(day.data), userdevice="7", type="CD", mode="RO"),
+        "its snapshot 'before the update' has other drives than its original",
+    ),
+    "a vTPM": (
+        lambda day, vm: day.db.create("VTPM", VM=vm, contents=""),
+        "its snapshot 'before the update' has other virtual TPMs than its original",
+    ),
+    "no snapshot": (
+        lambda day, vm: day.db.set("VM", vm, "snapshot_of", day.web),
+        "the copy has other snapshots than its original",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED_SNAPSHOT)
+def test_a_snapshot_that_is_not_what_it_should_be_is_destroyed_with_its_vm(day, what):
+    day.snapshot()
+    before, (spoil, said) = day.originals(), SPOILED_SNAPSHOT[what]
+
+    def imported(_objects):
+        for ref, vm in day.db.records("VM").items():
+            if "relvmoiscsi:clone-of" in vm["other_config"] and vm["is_a_snapshot"]:
+                spoil(day, ref)
+
+    day.lab.pool.api.transfer.fail_import = imported
+    done = day.clone_one(snapshots=True)
+    assert done.status == FAILED and f"was destroyed: {said}." in str(done.error)
+    assert day.originals() == before
+
+
 @pytest.mark.parametrize("devices", [[], ["0"]], ids=["all of its disks", "one disk"])
 def test_a_vm_that_was_restored_from_another_copy_is_named_with_the_command_that_leads_to_a_clone(halted, devices):
     """With --all it was left out, and its disks were said to be of no VM."""

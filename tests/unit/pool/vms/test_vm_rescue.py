@@ -38,6 +38,17 @@ def test_a_running_vm_sees_it_at_once_read_only(day, helper):
     assert take_back(day) == []
 
 
+@pytest.mark.parametrize("device", ["xvda", "hda", "0"])
+def test_a_disk_gets_a_device_of_which_no_drive_has_any_name(day, device):
+    """xapi's own search fails beside such a name: DEVICE_ALREADY_EXISTS."""
+    other = day.lab.vm("other", day.elsewhere())
+    day.db.set("VBD", day.db.refs("VBD", VM=other)[0], "userdevice", device)
+    calls = day.lab.pool.api.calls
+    assert lend(day, "root disk", other).userdevice == "1" and "VBD.create" in calls
+    (made,) = [vbd for vbd in day.db.records("VBD", VM=other).values() if inventory.LENT in vbd["other_config"]]
+    assert made["userdevice"] == "1"
+
+
 def test_a_plan_says_that_a_vdi_for_reading_alone_is_not_lent_for_writing(day, helper):
     day.db.set("VDI", day.new(day.data), "read_only", True)
     for dry_run in (True, False):
