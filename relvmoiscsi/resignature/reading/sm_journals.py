@@ -274,7 +274,7 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     A base that is not hidden proves nothing: SM unhides the base at the start of a take-back, and the take-back fails
     when a VM has the leaf open.
     """
-    if isinstance(leaf.content, FormatError) and not isinstance(leaf.content, _INVALID_FOR_SM):
+    if isinstance(leaf.content, FormatError) and not isinstance(leaf.content, _INVALID_FOR_SM) and not leaf.empty:
         problem = "this leaf of an unfinished snapshot may hold data of a VM"
         raise _refuse_data(area, leaf, f"{problem}. {leaf.content.message} {_TAKE_AGAIN}")
     if leaf.name.kind == naming.RAW:

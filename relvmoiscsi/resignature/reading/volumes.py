@@ -76,7 +76,7 @@ def read_all_volumes(
                     disputed = volume._replace(named=named)
                     volumes[number] = disputed._replace(parent=agreed_parent(disputed, disks))
             except FormatError as problem:
-                volumes[number] = volume._replace(content=problem, parent=None, texts=(), empty=None)
+                volumes[number] = volume._replace(content=problem, parent=None, texts=())
     return tuple(volumes), mgt
 
 

@@ -2,6 +2,7 @@
 """Journals that were left over while the VM ran on, and texts of older journals: nothing that a guest wrote is lost."""
 
 import re
+import struct
 import sys
 
 import pytest
@@ -137,11 +138,11 @@ def test_of_two_volumes_with_data_that_no_snapshot_relates_neither_goes(leaf, sa
         engine.prepare(build_sr(volumes, area=AREA_DEFAULT).disk, entropy(0))
 
 
-def with_spoiled_leaf(spoil):
-    """A snapshot without its last step; `spoil` changes its written leaf, which is sealed again."""
+def with_spoiled_leaf(spoil, sectors=DATA):
+    """A snapshot without its last step; `spoil` changes its leaf with these sectors, which is sealed again."""
     volumes = [
         unlisted(disk("base", sectors=(0, 3), hidden=True)),
-        disk("orig", "base", sectors=DATA),
+        disk("orig", "base", sectors=sectors),
         unlisted(disk("clone", "base")),
         journal("clone", "orig", "{base}_{clone}"),
     ]
@@ -169,6 +170,24 @@ def test_a_leaf_that_only_libvhd_reads_is_not_dropped(spoil, key):
     with pytest.raises(Unsupported, match="this leaf of an unfinished snapshot may hold data of a VM. VHD ") as refused:
         engine.prepare(spoiled.disk, entropy(0))
     assert f" --without {spoiled.truth.uuids[key]}" in str(refused.value)
+
+
+def no_text(spoiled, key):
+    """Of all locators: libvhd writes these texts behind the block table, over what a deleted disk has left there."""
+    first = 512 + DynamicHeader.locators.offset
+    for at in range(first, first + 3 * 24, 24):
+        (text,) = struct.unpack(">Q", spoiled.peek((key, at + 16), 8))
+        spoiled.poke((key, text), bytes(64))
+
+
+def test_a_leaf_whose_making_was_cut_goes_while_its_block_table_is_empty():
+    """And not with blocks: they may be of a VM."""
+    cut = with_spoiled_leaf(lambda spoiled: no_text(spoiled, "orig"), sectors=())
+    assert any("rolled back" in note for note in engine.notes(engine.prepare(cut.disk, entropy(0)).lun))
+
+    written = with_spoiled_leaf(lambda spoiled: no_text(spoiled, "orig"))
+    with pytest.raises(Unsupported, match="may hold data of a VM"):
+        engine.prepare(written.disk, entropy(0))
 
 
 @pytest.mark.parametrize(
