@@ -99,5 +99,5 @@ def _parts(of: ByClass, vm: str) -> _Parts:
 
 def _may_be(planned: List[Tuple[Any, ...]], has: List[Tuple[Any, ...]]) -> bool:
     """Are the drives those of the file, where a drive may be empty?"""
-    isos = dict(planned)
+    isos = {each[0]: each[1] for each in planned}
     return len(has) == len(planned) and all(device in isos and iso in ("", isos[device]) for device, iso in has)
