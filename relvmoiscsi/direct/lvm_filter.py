@@ -193,7 +193,8 @@ def _accepts(pattern: str, names: Sequence[str]) -> bool:
 
 
 def _matches(regex: Pattern[str], name: str) -> bool:
-    return regex.search(_START + name + _END) is not None
+    """Return whether LVM's pattern matches the name. LVM reads bytes, so each byte of the name is one character."""
+    return regex.search(_START + name.encode("utf-8", "surrogateescape").decode("latin-1") + _END) is not None
 
 
 def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:

@@ -141,6 +141,16 @@ def test_a_pattern_matches_what_lvm_says(scene, pattern, is_rejected):
     assert (scene.told() == []) is is_rejected
 
 
+def test_a_pattern_matches_the_bytes_of_a_name(scene):
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    scene.put("run/udev/data/b8:0", "S:disk/by-partlabel/aé\n")
+    scene.has_lvm(devices='filter=["r#/[ab][^ab]$#"]')
+    assert len(scene.told()) == 1, "two bytes follow the a"
+    scene.has_lvm(devices='filter=["r#/[ab][^ab][^ab]$#"]')
+    assert scene.told() == []
+
+
 def test_a_search_for_a_pvid_takes_any_device(scene):
     scene.has_disk("sda")
     scene.links_for_lvm("sda")
