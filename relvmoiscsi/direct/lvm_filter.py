@@ -9,8 +9,12 @@ several names in /dev. Two lists of patterns, `filter` and `global_filter`, deci
     a name is rejected, and none accepted    LVM ignores the device
     no pattern matches any name              LVM uses the device
 
-One list that rejects the device is enough. With a devices file, LVM heeds neither list, and uses the devices of the
-file alone. An entry by a name has a PVID, too. With search_for_devnames = "all", LVM takes any device with that PVID.
+One list that rejects the device is enough. udev makes links below /dev/disk from labels and UUIDs that a guest writes:
+their last part is the guest's, in by-id behind lvm-pv-uuid-, and has no "/". So a list hides a LUN for certain only if
+each accepting pattern begins with another path.
+
+With a devices file, LVM heeds neither list, and uses the devices of the file alone. An entry by a name has a PVID, too.
+With search_for_devnames = "all", LVM takes any device with that PVID.
 
 LVM matches a name between a character for its start and one for its end. `^` and `$` stand for them, and `.` and
 `[^x]` match them as well: `/sda.` matches /dev/sda. `_compiled` refuses what LVM and Python may read otherwise.
@@ -46,6 +50,11 @@ _ONE = r"\\[ -~]|\[\^?(?:[0-9A-Za-z]-[0-9A-Za-z]|[0-9A-Za-z_ ./:,@#%+=])+\]|[^\[
 _ITEM = rf"\(*(?:{_ONE})[*+?]*(?:\)[*+?]*)*"
 _PATTERN = re.compile(rf"{_ITEM}(?:\|?{_ITEM})*")  #: no part of it is empty: LVM reads no further than an empty part
 _WORD = re.compile(rf"{_ONE}|[*+?]+|[(|)]")
+#: a pattern that begins with a path which no guest chooses
+_PATH_OF_HOST = re.compile(
+    r"\^?/dev/(?:[A-Za-ce-z]|d[a-hj-z]|disk/by-id/(?:ata|nvme|scsi|wwn)-)(?![*+?])"
+    rf"(?:{_ONE}|[*+?]|\((?:{_ONE}|[*+?|])*\))*"
+)
 _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t"}
 _IN_PYTHON = {".": r"[^\n\r]", "^": _START, "$": _END, "(": "(?:", "|": "|", ")": ")"}
 _ENDS = {"(": ")", "[": "]", "{": "}"}  #: of a pattern, by its first character; another character ends what it begins
@@ -75,8 +84,7 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
         return [error.advising("Repair udev's database: LVM's filter needs its links.")]
     for directory in [host.at(each) for each in _DIRECTORIES if os.path.isdir(host.at(each))]:
         try:
-            lvm = _settings_of(directory, host)
-            used = [words for scsi_id, each in names.items() for words in lvm.uses(scsi_id, each)]
+            problem = _settings_of(directory, host).problem(names)
         except RelvmoiscsiError as error:
             problems.append(
                 Refused(f"What LVM ignores with the settings in {directory} is unknown: {error.message}").advising(
@@ -84,10 +92,7 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
                 )
             )
             continue
-        if used:
-            problems.append(
-                lvm.problem(used, [path for each in names.values() for paths in each.values() for path in paths])
-            )
+        problems += [problem] if problem else []
     return problems
 
 
@@ -99,28 +104,43 @@ class _Settings(NamedTuple):
     devices_file: Optional[List[Dict[str, str]]]  #: its entries; None where LVM uses no such file
     searches_all: bool  #: for the PVID of an entry by name
 
-    def uses(self, scsi_id: str, names: Names) -> List[str]:
-        """Return the devices of the LUN that LVM uses. Raises Refused for a pattern that cannot be read."""
+    def problem(self, luns: Mapping[str, Names]) -> Optional[Refused]:
+        """Return why LVM may use one of these LUNs, by SCSIid. Raises Refused for a pattern that cannot be read."""
+        used = self._used(luns, self.lists)
+        exposed = self._used(luns, [each for each in self.lists if not any(map(_accepts_a_guests_name, each))])
+        if not exposed:
+            return None
+        if used:
+            what = f"LVM does not ignore {some_of(used)}, and acts on what a guest writes there."
+        else:
+            what = (
+                f"a guest can give {some_of(exposed)} a name that LVM's filter accepts, such as the label of a "
+                "partition. LVM then acts on what the guest writes there."
+            )
+        advice = self._list_to_write(luns) if self.devices_file is None else self._way_out_of_file()
+        return Refused(
+            f"With the settings in {self.directory}, {what} A guest can block an SR of this host by the name of a "
+            "volume group."
+        ).advising(advice)
+
+    def _used(self, luns: Mapping[str, Names], lists: Sequence[Sequence[str]]) -> List[str]:
+        """Return the devices that LVM uses with these lists of patterns."""
+        devices = [(scsi_id, words, paths) for scsi_id, names in luns.items() for words, paths in names.items()]
         if self.devices_file is None:
-            return [words for words, paths in names.items() if not any(_rejects(each, paths) for each in self.lists)]
-        if self._takes_any:
-            return list(names)
+            return [words for _, words, paths in devices if not any(_rejects(each, paths) for each in lists)]
         values = {value for entry in self.devices_file for value in entry.values()}
-        is_listed = any(scsi_id[1:] in value for value in values)  # a SCSIid is a digit and the rest of the wwid
-        return [words for words, paths in names.items() if is_listed or not values.isdisjoint(paths)]
+        # a SCSIid is a digit and the rest of the wwid
+        listed = {scsi_id for scsi_id in luns if any(scsi_id[1:] in value for value in values)}
+        return [
+            words
+            for scsi_id, words, paths in devices
+            if self._takes_any or scsi_id in listed or not values.isdisjoint(paths)
+        ]
 
     @property
     def _takes_any(self) -> bool:
         """Return whether the bytes on a device can make LVM use the device, listed or not."""
         return self.searches_all and any(entry.get("IDTYPE") == "devname" for entry in self.devices_file or ())
-
-    def problem(self, used: Sequence[str], names: Sequence[str]) -> Refused:
-        """Return what to tell of used devices. `names` are all names of direct LUNs, which no pattern may accept."""
-        advice = self._line(names) if self.devices_file is None else self._way_out_of_file()
-        return Refused(
-            f"With the settings in {self.directory}, LVM does not ignore {some_of(used)}, and acts on what a guest "
-            "writes there. A guest can block an SR of this host by the name of a volume group."
-        ).advising(advice)
 
     def _way_out_of_file(self) -> str:
         removal = f"Remove the LUN from the devices file in {self.directory}/devices."
@@ -129,38 +149,29 @@ class _Settings(NamedTuple):
         line = 'devices { search_for_devnames = "auto" }'
         return f"Write this line into {self.directory}/lvmlocal.conf: {line}. {removal}"
 
-    def _line(self, names: Sequence[str]) -> str:
-        """Return the advice with a line that hides the direct LUNs, and no other device that LVM uses now.
+    def _list_to_write(self, luns: Mapping[str, Names]) -> str:
+        """Return what makes global_filter hide the LUNs, and no other device that LVM uses now.
 
-        The line is one of the two lists: _OURS, and what the list has without the patterns that accept a direct LUN. If
-        the list rejects nothing, neither does the rest of it. If no pattern is left out, other devices match as before.
-        Any other line may hide a disk, perhaps one that comes later.
+        Only an administrator knows which disks an accepting pattern is for. `filter` is no way out: LVM puts that of
+        lvmlocal.conf before that of lvm.conf, and a pattern there may accept the LUN.
         """
-        left_out: Dict[str, List[str]] = {}
-        for name, patterns in (("global_filter", self.lists[1]), ("filter", self.lists[0])):
-            others = [each for each in patterns if each != _OURS]
-            accepting = [each for each in others if _accepts(each, names)]
-            if accepting and any(each.startswith("r") for each in others):
-                left_out[name] = accepting
-                continue
-            line = ", ".join(
-                '"{}"'.format(each.replace("\\", r"\\").replace('"', r"\""))
-                for each in [_OURS, *(each for each in others if each not in accepting)]
-            )
-            advice = (
-                f"Write this line into {self.directory}/lvmlocal.conf, in the place of a {name} there: "
-                f"devices {{ {name} = [ {line} ] }}. It replaces the list of lvm.conf, so it repeats LVM's "
-                "other patterns."
-            )
-            if accepting and others != _DEFAULT:
-                advice += f" It leaves out what accepts another name of the LUN: {some_of(list(map(repr, accepting)))}."
-            return advice
-        replaced = some_of(list(map(repr, left_out["global_filter"])))
-        return (
-            f"Write {_OURS!r} as the first pattern of the global_filter in {self.directory}/lvmlocal.conf, or in "
-            f"lvm.conf if lvmlocal.conf has none. Replace {replaced} there by patterns that accept the disks of this "
-            "host, and no name of the LUN. Without such patterns, LVM may lose these disks."
+        file, patterns = f"{self.directory}/lvmlocal.conf", self.lists[1]
+        if all(each in (_OURS, *_DEFAULT) for each in patterns):
+            line = f'devices {{ global_filter = [ "{_OURS}" ] }}'
+            return f"Write this line into {file}, in the place of a global_filter there: {line}."
+        advice = (
+            f"Have {_OURS!r} as the first pattern of the global_filter in {file}, or in lvm.conf if lvmlocal.conf has "
+            "none."
         )
+        paths = [path for names in luns.values() for each in names.values() for path in each]
+        accepting = [repr(each) for each in patterns if _accepts(each, paths) or _accepts_a_guests_name(each)]
+        if accepting:
+            advice += (
+                f" Replace {some_of(accepting)} there by patterns that accept the disks of this host, and no name of "
+                "the LUN. Begin each with the path of such a disk, as 'a|^/dev/disk/by-id/ata-DISK-part3$|' does. "
+                "Without such patterns, LVM may lose these disks."
+            )
+        return advice
 
 
 def _settings_of(directory: str, host: Host) -> _Settings:
@@ -192,8 +203,14 @@ def _accepts(pattern: str, names: Sequence[str]) -> bool:
     return is_accept and any(_matches(regex, name) for name in names)
 
 
+def _accepts_a_guests_name(pattern: str) -> bool:
+    """Return whether the pattern may accept a name that a guest chooses for its LUN."""
+    return pattern.startswith("a") and not _PATH_OF_HOST.fullmatch(pattern[2:-1])
+
+
 def _matches(regex: Pattern[str], name: str) -> bool:
-    return regex.search(_START + name + _END) is not None
+    """Return whether LVM's pattern matches the name. LVM reads bytes, so each byte of the name is one character."""
+    return regex.search(_START + name.encode("utf-8", "surrogateescape").decode("latin-1") + _END) is not None
 
 
 def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:

@@ -75,48 +75,74 @@ def test_each_device_of_a_host_tells_its_scsi_id_once_however_many_direct_luns_t
     assert "does not know /dev/sda, /dev/sdb of a" in missing and asked == ["sda", "sdb", "sdc"]
 
 
+@pytest.mark.parametrize("has", ["", '"a|.*|"', '"a|.*|","r|/relvmoiscsi-direct-|"'])
+def test_the_advice_is_a_line_where_no_pattern_of_an_administrator_is_lost(scene, has):
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    scene.has_lvm(devices=f"global_filter=[{has}]")
+    (problem,) = scene.told()
+    line = 'global_filter = [ "r|/relvmoiscsi-direct-|" ]'
+    where = "Write this line into /etc/lvm/lvmlocal.conf, in the place of a global_filter there"
+    assert problem.endswith(f"{where}: devices {{ {line} }}.")
+    scene.has_lvm(devices=line)
+    assert scene.told() == []
+
+
 @pytest.mark.parametrize(
-    "has, line, is_told",
+    "has, replaced",
     [
-        ("", "r|/relvmoiscsi-direct-|", ""),
-        ('"a|.*|"', "r|/relvmoiscsi-direct-|", ""),
-        ('"r|^/dev/drbd|"', "r|/relvmoiscsi-direct-|, r|^/dev/drbd|", ""),
-        ('"a|x|","a|/sda$|","r|/relvmoiscsi-direct-|"', "r|/relvmoiscsi-direct-|, a|x|", "'a|/sda$|'"),
-        (r'"r|\\.\"|"', r"r|/relvmoiscsi-direct-|, r|\\.\"|", ""),
+        ('"r|^/dev/drbd|"', ""),
+        ('"r|^/dev/drbd|","a|.*|"', "'a|.*|'"),
+        ('"a|x|","a|/sda$|","a|^/dev/sdb|","r|/relvmoiscsi-direct-|"', "'a|x|', 'a|/sda$|'"),
+        ('"a|/dev/sd[a-z]+$|","r|.*|"', "'a|/dev/sd[a-z]+$|'"),
     ],
 )
-def test_the_advice_is_the_whole_list_with_the_patterns_that_lvm_has(scene, has, line, is_told):
-    """A list of lvmlocal.conf replaces the list of lvm.conf, such as the rejection of a DRBD volume."""
+@pytest.mark.parametrize("filters", ["", 'filter=["a|.*|"]'])
+def test_the_advice_names_the_patterns_that_an_administrator_replaces(scene, has, replaced, filters):
+    """LVM puts a `filter` of lvmlocal.conf before that of lvm.conf, so a line for it would change nothing."""
     scene.has_disk("sda")
     scene.links_for_lvm("sda")
-    scene.has_lvm(devices=f"global_filter=[{has}]")
+    scene.has_lvm(devices=f"global_filter=[{has}]\n{filters}")
     (problem,) = scene.told()
-    listed = ", ".join(f'"{each}"' for each in line.split(", "))
-    before = "Write this line into /etc/lvm/lvmlocal.conf, in the place of a global_filter there: devices"
-    assert f"{before} {{ global_filter = [ {listed} ] }}. It replaces" in problem
-    assert problem.endswith(f" It leaves out what accepts another name of the LUN: {is_told}." if is_told else ".")
-    assert ("leaves out" in problem) == bool(is_told)
-    scene.has_lvm(devices=f"global_filter=[{listed}]")
-    assert scene.told() == []
-
-
-@pytest.mark.parametrize("has", ['"r|^/dev/drbd|","a|.*|"', '"a|/sd[a-z]+$|","r|.*|"'])
-def test_the_advice_hides_no_disk_that_a_pattern_accepts(scene, has):
-    """Without `a|/sd[a-z]+$|`, the second list hides each disk. A new global_filter would lack it or keep the LUN."""
-    scene.has_disk("sda")
-    scene.links_for_lvm("sda")
-    scene.has_lvm(devices=f"global_filter=[{has}]")
-    (problem,) = scene.told()
-    line = 'filter = [ "r|/relvmoiscsi-direct-|" ]'
-    assert f"in the place of a filter there: devices {{ {line} }}. It replaces" in problem
-    scene.has_lvm(devices=f"global_filter=[{has}]\n{line}")
-    assert scene.told() == []
-
-    scene.has_lvm(devices=f"global_filter=[{has}]\nfilter=[{has}]")
-    (problem,) = scene.told()
-    accepting = next(each for each in has.split('"') if each.startswith("a"))
+    assert "Have 'r|/relvmoiscsi-direct-|' as the first pattern of the global_filter in /etc/lvm/lvmloc" in problem
     assert "devices {" not in problem
-    assert f"Replace {accepting!r} there by patterns that accept the disks of this host" in problem
+    assert (f" Replace {replaced} there by patterns that accept the disks" in problem) == bool(replaced)
+
+    left = ",".join(each for each in has.split(",") if each.replace('"', "'") not in replaced.split(", "))
+    scene.has_lvm(devices=f'global_filter=["r|/relvmoiscsi-direct-|","a|^/dev/disk/by-id/ata-D-part3$|",{left}]')
+    assert scene.told() == []
+
+
+@pytest.mark.parametrize(
+    "pattern, is_of_host",
+    [
+        ("/sdb$", False),
+        ("sdb", False),
+        ("^/dev/sdb", True),
+        ("/dev/sd(b|c)[0-9]*$", True),
+        ("^/dev/mapper/.*", True),
+        ("/dev/drbd.*", True),
+        ("/dev/di", False),
+        ("/dev/d.*b$", False),
+        ("/dev/[sv]db", False),  # nothing tells more than the first characters
+        ("/dev/s*disk/by-label/b", False),
+        ("/dev/sdb|/b$", False),
+        ("(/dev/sdb|/b$)", False),
+        ("^?/dev/sdb", False),
+        ("/dev/disk/by-label/b", False),
+        ("^/dev/disk/by-id/lvm-pv-uuid-b", False),
+        ("^/dev/disk/by-id/ata-DISK-part3$", True),
+    ],
+)
+def test_a_name_that_a_guest_chooses_is_not_hidden_for_certain(scene, pattern, is_of_host):
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    scene.has_lvm(devices=f'filter=["r|/relvmoiscsi-direct-|","a#{pattern}#","r|.*|"]')
+    told = "With the settings in /etc/lvm, a guest can give /dev/sda a name that LVM's filter accepts, such as the "
+    assert [problem.startswith(told) for problem in scene.told()] == [True] * (not is_of_host)
+    # one list that hides the LUN for certain is enough
+    scene.has_lvm(devices=f'filter=["r|/relvmoiscsi-direct-|","a#{pattern}#","r|.*|"]\n{LINE}')
+    assert scene.told() == []
 
 
 @pytest.mark.parametrize(
@@ -139,6 +165,16 @@ def test_a_pattern_matches_what_lvm_says(scene, pattern, is_rejected):
     scene.links_for_lvm("sda")
     scene.has_lvm(devices=f'filter=["r#{pattern.replace("ROOT", scene.host.root)}#"]')
     assert (scene.told() == []) is is_rejected
+
+
+def test_a_pattern_matches_the_bytes_of_a_name(scene):
+    scene.has_disk("sda")
+    scene.links_for_lvm("sda")
+    scene.put("run/udev/data/b8:0", "S:disk/by-partlabel/aé\n")
+    scene.has_lvm(devices='filter=["r#/[ab][^ab]$#"]')
+    assert len(scene.told()) == 1, "two bytes follow the a"
+    scene.has_lvm(devices='filter=["r#/[ab][^ab][^ab]$#"]')
+    assert scene.told() == []
 
 
 def test_a_search_for_a_pvid_takes_any_device(scene):
