@@ -9,20 +9,23 @@ A person reads what happened, then the state of the disk, then the advice (`__st
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
+import errno
 import logging
 import re
+import resource
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from relvmoiscsi import __version__
-from relvmoiscsi.wording import cut, quoted, with_options
+from relvmoiscsi.wording import cut, quoted, shell_command, with_options
 
 __all__ = [
     "AGAIN", "NOTHING_CHANGED", "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed",
     "DeviceError", "FormatError", "LoginRefused", "Lost", "Malformed", "NoAddress", "NoConnection", "NoRoom",
     "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError",
-    "StructureError", "Truncated", "Unfinished", "Unreachable", "Unsupported", "UsageError", "WayOut", "error_facts",
-    "failing_alone", "in_options", "in_state", "interruption", "raise_defect", "reading", "shown_bytes",
+    "SHORT", "StructureError", "Truncated", "Unfinished", "Unreachable", "Unsupported", "UsageError", "WayOut",
+    "error_facts", "failing_alone", "in_options", "in_state", "interruption", "raise_defect", "reading",
+    "refuse_if_short", "short", "shown_bytes",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -174,6 +177,32 @@ class Refused(RelvmoiscsiError):
 
 class Busy(Refused):
     """Another process, or another client of the pool, works on the LUN or the copy; or this very process does."""
+
+
+#: numbers of the errors of a process that can open no more files, or has no memory
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_OF_WHOLE_HOST = {
+    errno.ENFILE: "End other programs, or raise the limit of the whole host: `sysctl fs.file-max` shows it.",
+    errno.ENOMEM: "End other programs: this host, or the slice of this program, has no memory left.",
+}
+_ENOUGH = 1024  #: the limit of open files to advise
+
+
+def refuse_if_short(error: OSError) -> None:
+    """Raise Refused for an error that says nothing about the file or the portal: this process can open no more."""
+    if error.errno in SHORT:
+        raise short(error) from error
+
+
+def short(error: OSError) -> Refused:
+    """Return the refusal for an error with a number of SHORT."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = f"`{shell_command('ulimit -n 1024')}` lets a command of the same shell open enough."
+    if error.errno in _OF_WHOLE_HOST:
+        advice = _OF_WHOLE_HOST[error.errno]
+    elif 0 <= hard < _ENOUGH:  # the shell would be refused
+        advice = f"The hard limit (`ulimit -Hn`) is {hard} here, and only root may raise it: log in anew, or ask root."
+    return Refused(f"This process cannot open enough files: {error.strerror}.").advising(advice)
 
 
 class WayOut(NamedTuple):

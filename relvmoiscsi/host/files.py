@@ -9,7 +9,8 @@ text. So these files are read here, as bytes: `lines_of` and `words_in` separate
 The caller of a command sets how many files the command can open, also for root by sudo. At that limit, a reader that
 takes any error for an absent file, as Python's `glob` does, finds no disks of a LUN, and no users of a disk. So
 `names_in` and `matching` list directories, and raise the error. `reserve` raises the limit before anything is read.
-`refuse_if_short` is for what remains: a host without memory, or a limit of the whole host, which binds ordinary users.
+`errors.refuse_if_short` is for what remains: a host without memory, or a limit of the whole host, which binds ordinary
+users.
 
 xapi, cron and people start this product under any umask. Each directory and each file of the product is made here, with
 the mode that the caller names.
@@ -23,7 +24,7 @@ import stat
 from contextlib import ExitStack, suppress
 from typing import List, Optional, Tuple
 
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import SHORT, Refused, refuse_if_short, short
 from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
@@ -32,10 +33,8 @@ _MOST_BYTES = 1 << 20  #: of a text; each user can have millions of locks, and s
 #: files that the product opens at a time, at the most: 272 of a search for users, three pipes of each of 64 children
 MOST_OPEN = 512
 LEAST_OPEN = 64  #: enough for a command without children, and for a search that keeps fewer files open
-_ENOUGH = 1024  #: the limit to advise
 #: of a directory: ESRCH of a process that has ended, ENODEV of a device that has gone
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV)
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
 #: remedies for errors that even root gets
@@ -48,8 +47,6 @@ _REMEDIES = {
     errno.EDQUOT: "Make room there.",
     errno.EROFS: "Mount it for writing.",
     errno.EIO: "Look at the kernel's log.",
-    errno.ENFILE: "End other programs, or raise the limit of the whole host: `sysctl fs.file-max` shows it.",
-    errno.ENOMEM: "End other programs: this host, or the slice of this program, has no memory left.",
 }
 
 
@@ -60,8 +57,8 @@ def remedy(error: OSError, path: str = "") -> str:
     mode is.
     """
     number = error.errno or 0
-    if number in _SHORT:
-        return _short(error).advice
+    if number in SHORT:
+        return short(error).advice
     if number not in _FORBIDDEN_TO_ROOT:
         return _REMEDIES.get(number, "Look at what is in its place.")
     if os.geteuid() == 0:
@@ -241,7 +238,7 @@ def reserve() -> int:
             break
     count, error = _room()
     if error is not None and count < LEAST_OPEN:
-        raise _short(error) from error
+        raise short(error) from error
     return count
 
 
@@ -254,19 +251,3 @@ def _room() -> Tuple[int, Optional[OSError]]:
             except OSError as error:
                 return count, error
     return MOST_OPEN, None
-
-
-def refuse_if_short(error: OSError) -> None:
-    """Raise Refused for an error that says nothing about the file: this process can open no more files."""
-    if error.errno in _SHORT:
-        raise _short(error) from error
-
-
-def _short(error: OSError) -> Refused:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = f"`{shell_command('ulimit -n 1024')}` lets a command of the same shell open enough."
-    if error.errno in _REMEDIES:
-        advice = _REMEDIES[error.errno]
-    elif 0 <= hard < _ENOUGH:  # the shell would be refused
-        advice = f"The hard limit (`ulimit -Hn`) is {hard} here, and only root may raise it: log in anew, or ask root."
-    return Refused(f"This process cannot open enough files: {error.strerror}.").advising(advice)

@@ -10,8 +10,8 @@ import os
 import re
 from typing import Callable, Container, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import refuse_if_short, words_in
+from relvmoiscsi.errors import Refused, refuse_if_short
+from relvmoiscsi.host.files import words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: File systems that answer a stat of an open file from memory. An overlay may lie over any other file system.

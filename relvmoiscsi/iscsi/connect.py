@@ -9,7 +9,7 @@ import socket
 from typing import Any, Callable, Dict, List, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Lost, NoAddress, Refused, Unreachable
+from relvmoiscsi.errors import Lost, NoAddress, Refused, Unreachable, refuse_if_short
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.threads import start_thread
 
@@ -41,7 +41,8 @@ Lookup = Callable[..., List[Any]]
 def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo) -> List[Tuple[int, Tuple[Any, ...]]]:
     """Return the addresses of a portal in the resolver's order: family and socket address.
 
-    Raises NotFound (DNSError) if the name is unknown or the resolver does not answer in time.
+    Raises NotFound (DNSError) if the name is unknown or the resolver does not answer in time; Refused where this
+    process can open no more files.
     """
     answers: List[Any] = []
     failures: List[Exception] = []
@@ -60,6 +61,9 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
         thread.join(seconds)
         if thread.is_alive():
             raise _no_address(portal, f"no name server answered within {seconds:g} seconds")
+    for failure in failures:
+        if isinstance(failure, OSError):
+            refuse_if_short(failure)
     if failures or not answers:
         reason = (getattr(failures[0], "strerror", None) or str(failures[0])) if failures else "it has no address"
         raise _no_address(portal, reason) from (failures[0] if failures else None)
@@ -76,6 +80,7 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
         try:
             return _connected(family, address, interface, seconds)
         except OSError as error:
+            refuse_if_short(error)
             number = error.errno or errno.EIO
         (reason, advice), name = _REASONS.get(number, _OTHER_REASON), errno.errorcode.get(number, str(number))
         candidate = Portal(str(address[0]), portal.port)

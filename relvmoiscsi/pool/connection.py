@@ -18,7 +18,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Iterator, NamedTuple, Optional, Type
 
-from relvmoiscsi.errors import LoginRefused, Lost, NoAddress, NoConnection, RelvmoiscsiError, Unreachable, UsageError
+from relvmoiscsi.errors import (
+    LoginRefused,
+    Lost,
+    NoAddress,
+    NoConnection,
+    RelvmoiscsiError,
+    Unreachable,
+    UsageError,
+    refuse_if_short,
+)
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import rpc
@@ -119,6 +128,7 @@ def _no_login(where: Where, url: str, error: BaseException) -> NoConnection:
             "/etc/xensource/xapi-ssl.pem: copy the certificate without the key."
         )
     if isinstance(error, OSError):
+        refuse_if_short(error)
         if where.pool == LOCAL and rpc.is_nobody(error):
             return NotConnected(NO_XAPI).advising("Give --pool, the URL of a host of the pool.")
         kind: Type[NoConnection] = Unreachable

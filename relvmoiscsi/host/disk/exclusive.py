@@ -164,17 +164,25 @@ def take_image(path: str, descriptor: int) -> None:
             raise _busy(path, {owner: ""}).in_state(NOTHING_WRITTEN)
         problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
         raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
-    status = os.fstat(descriptor)
+    with in_state(NOTHING_WRITTEN):
+        busy = _busy_image(path, descriptor)
+    if busy is not None:
+        raise busy.in_state(NOTHING_WRITTEN)
+
+
+def _busy_image(path: str, descriptor: int) -> Optional[Busy]:
+    """Return the refusal of an image file that another descriptor has open; None without one.
+
+    With a lease, no search is needed, for which this user may lack rights. Raises Refused where no search is possible.
+    """
     deadline = time.monotonic() + LEASE_SECONDS
     while True:
         is_alone = gets_lease(descriptor, fcntl.F_WRLCK)
         if is_alone is not False or time.monotonic() >= deadline:
             break
         time.sleep(POLL_SECONDS)
-    with in_state(NOTHING_WRITTEN):
-        users = {} if is_alone else users_of_file(status, descriptor)
-    if users or is_alone is False:
-        raise _busy(path, users).in_state(NOTHING_WRITTEN)
+    users = {} if is_alone else users_of_file(os.fstat(descriptor), descriptor)
+    return _busy(path, users) if users or is_alone is False else None
 
 
 def gets_lease(descriptor: int, kind: int) -> Optional[bool]:
@@ -198,14 +206,15 @@ def gets_lease(descriptor: int, kind: int) -> Optional[bool]:
 
 
 def in_use(path: str, descriptor: int) -> Optional[Refused]:
-    """Return the refusal of an open for a write that a search for other users gives now; None without users."""
+    """Return the refusal of an open for a write that a look for other users gives now; None without users."""
     status = os.fstat(descriptor)
-    is_disk = stat.S_ISBLK(status.st_mode)
     try:
-        users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
+        if not stat.S_ISBLK(status.st_mode):
+            return _busy_image(path, descriptor)
+        users = users_of_block(status, own_descriptor=descriptor)
     except Refused as refused:
         return refused
-    return (_used if is_disk else _busy)(path, users) if users else None
+    return _used(path, users) if users else None
 
 
 def _cannot_open(path: AnyPath, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE) -> RelvmoiscsiError:

@@ -15,9 +15,10 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
+from relvmoiscsi.errors import refuse_if_short
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.disk.scsi_id import PARTITION_MAP
-from relvmoiscsi.host.files import attribute, lines_of, matching, names_in, refuse_if_short, text_of, words_in
+from relvmoiscsi.host.files import attribute, lines_of, matching, names_in, text_of, words_in
 from relvmoiscsi.host.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import shell_command

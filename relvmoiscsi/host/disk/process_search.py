@@ -14,7 +14,8 @@ from itertools import chain
 from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Set, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.files import lines_of, matching, refuse_if_short, reserve, words_in
+from relvmoiscsi.errors import refuse_if_short
+from relvmoiscsi.host.files import lines_of, matching, reserve, words_in
 from relvmoiscsi.host.mounts import Mount, Wanted, mounts_in, status_of_open
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from typing import Iterator, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import scsi
-from relvmoiscsi.errors import DeviceError, NotFound, Refused
-from relvmoiscsi.host.files import attribute, names_in, refuse_if_short
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, refuse_if_short
+from relvmoiscsi.host.files import attribute, names_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.vpd import (
     INQUIRY_BYTES,

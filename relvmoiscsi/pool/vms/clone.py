@@ -21,7 +21,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
@@ -318,8 +318,11 @@ class _Clone:
     # --- a copy is made
 
     def _edited(self, begun: Sequence[str]) -> ova.Edited:
-        """Return the edited records of the clone. Raises PoolFailure, Refused, UsageError."""
+        """Return the edited records of the clone. Raises NotFound, PoolFailure, Refused, UsageError."""
         source, copy, wanted = self.source, self.copy, self.wanted
+        # the plan has found the VM in an earlier reading
+        if not (source.document or source.ref in self.found.vms):
+            raise NotFound(f"The VM {source.name!r} is no longer in the pool.").in_state("Nothing was made.")
         document = source.document or checked_export.export(
             self.calls, self.pool, self.found, source.ref, wanted.snapshots
         )

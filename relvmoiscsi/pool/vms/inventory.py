@@ -47,6 +47,9 @@ class _Records(NamedTuple):
 class Inventory(_Records):
     """The records of the pool at one moment. Keys are references.
 
+    Another client may have destroyed since what an earlier reading had. So whoever reads again looks for each reference
+    of the earlier reading before an index by it.
+
     A tenant or a guest can make thousands of records, so no answer about one VM or VDI reads all of them.
     """
 

@@ -225,7 +225,8 @@ def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
 def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
     """Raises Refused where a VM got the VDI since the pool was read, or changed its power state, or is busy."""
     vbds_now = calls.call("VDI.get_VBDs", vdi)
-    if not set(vbds_now) <= set(found.vbds):
+    known = {ref for ref, vbd in found.vbds.items() if vbd["VM"] in found.vms}  # a VM may be made during a reading
+    if not known.issuperset(vbds_now):
         raise Refused("Another client has just attached this disk to a VM.").advising(
             "Check that VM, then repeat the command."
         )

@@ -165,6 +165,10 @@ def read(calls: Calls, vm: str, more: Iterable[Swap] = ()) -> VmNow:
 
     The VDIs are those in the drives, and those of the VM's journal and of the disks `more`. An ISO in a CD drive has no
     users here. Of the pool, hosts and PBDs are not read. The number of calls is the same for any number of disks.
+
+    Other tools move disks meanwhile. A move makes a VDI, gives the VDI to the drive, and destroys the VDI before. So
+    the drives are read behind the VDIs, those of the VM once more: a drive with a VDI that is not among them has been
+    changed, and counts as one without a VDI. The VMs come last: a user of a VDI that is not among them has gone.
     """
     ref, its = calls.pool()
     pool = Pool(ref, its["master"], {}, {}, calls.records("SR"), {}, its["other_config"])
@@ -173,11 +177,10 @@ def read(calls: Calls, vm: str, more: Iterable[Swap] = ()) -> VmNow:
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)}
     # a vm-admin may write any text there, and no search takes a quotation mark
     uuids.update(text for text in restore_entries.all_arrived(record) if '"' not in text and len(text) <= _LONGEST)
-    vbds = calls.records("VBD", VM=vm)
-    in_drives = {vbd["VDI"]: vbd["type"] for vbd in vbds.values() if vbd["VDI"] != NULL}
+    in_drives = {vbd["VDI"]: vbd["type"] for vbd in calls.records("VBD", VM=vm).values() if vbd["VDI"] != NULL}
     vdis = calls.records_with("VDI", uuid=uuids, ref=in_drives)
     disks = [ref for ref, vdi in vdis.items() if vdi["uuid"] in uuids or in_drives[ref] != "CD"]
-    vbds.update(calls.records_with("VBD", VDI=disks))
+    vbds = calls.records_with("VBD", VM=[vm], VDI=disks)
     users = {*record["snapshots"], *(vbd["VM"] for vbd in vbds.values())} - {vm}
     vms = {**calls.records_with("VM", ref=users, suspend_VDI=disks), vm: record}
     return VmNow(calls, vm, pool, Inventory(vms, vbds, {}, {}, vdis))

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Refused, refuse_if_short
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.files import (
     append,
@@ -15,7 +15,6 @@ from relvmoiscsi.host.files import (
     lines_of,
     matching,
     names_in,
-    refuse_if_short,
     remedy,
     replace,
     sync_directory,

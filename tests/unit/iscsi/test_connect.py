@@ -73,6 +73,19 @@ def test_a_name_that_nobody_knows_is_said(error):
     assert caught.value.sm_key == "DNSError"
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_where_this_process_can_open_no_more_files_the_portal_is_not_blamed(number, monkeypatch):
+    def full(*_):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(Refused, match="^This process cannot open enough files: ") as caught:
+        resolve(Portal("san", 3260), 60, full)
+    assert caught.value.advice
+    monkeypatch.setattr(socket, "socket", full)
+    with pytest.raises(Refused, match="^This process cannot open enough files: "):
+        connect(Portal("127.0.0.1", 3260), "", Deadline(5))
+
+
 def test_a_portal_that_does_not_answer_ends_with_the_deadline():
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))

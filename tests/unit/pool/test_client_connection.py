@@ -3,6 +3,7 @@
 in which order steps are taken, and that one which fails stops no other.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
 from kit.pool.simulator import Pool
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import LoginRefused, Lost, NoAddress, NotFound, Unreachable, UsageError
+from relvmoiscsi.errors import LoginRefused, Lost, NoAddress, NotFound, Refused, Unreachable, UsageError
 from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
@@ -112,6 +113,15 @@ def test_nobody_is_there_or_no_pool(serve):
         names_of_hosts(Where("http://nobody.invalid", password="x"))
     with pytest.raises((Lost, NotConnected), match="No pool answers|is no XenAPI"):
         names_of_hosts(Where(serve(TcpServer, Answers(GoneAway())).url, password="x"))
+
+
+def test_where_this_process_can_open_no_more_files_the_pool_is_not_blamed(monkeypatch):
+    def full(*_arguments, **_more):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "create_connection", full)
+    with pytest.raises(Refused, match="^This process cannot open enough files: "):
+        names_of_hosts(Where("http://127.0.0.1:1", password="x"))
 
 
 @pytest.mark.processes

@@ -15,7 +15,7 @@ import pytest
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
-from relvmoiscsi.host import flock, mounts, own_process
+from relvmoiscsi.host import files, flock, mounts, own_process
 from relvmoiscsi.host.disk import exclusive, holders, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
 from relvmoiscsi.host.own_process import run_in_child
@@ -515,10 +515,10 @@ def test_who_has_the_file_open_is_named(image, monkeypatch):
 
 def test_a_search_that_does_not_end_in_time_refuses_and_takes_no_message_away(image, monkeypatch):
     monkeypatch.setattr(process_search, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     over = "^The 0 seconds of the search for programs"
     with open(image, "rb") as file:
         assert re.search(over, exclusive.in_use(image, file.fileno()).message)
-    monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     with pytest.raises(Refused, match=over + ".* Nothing was written"):
         open_device(image, writable=True)
 
@@ -874,6 +874,7 @@ def test_of_another_file_system_no_open_file_is_looked_at(host, image):
 
 
 def test_what_has_the_file_is_named_with_what_ends_the_use(image, monkeypatch):
+    monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     users = {"loop device /dev/loop3": "Detach it.", "process 12 (qemu-dp)": "", "loop device /dev/loop10": "Wait."}
     monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users)
     with open(image, "rb") as file:
@@ -884,6 +885,18 @@ def test_what_has_the_file_is_named_with_what_ends_the_use(image, monkeypatch):
     monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: {"process 12 (qemu-dp)": ""})
     with open(image, "rb") as file:
         assert exclusive.in_use(image, file.fileno()).advice == "Try again when that use has ended."
+
+
+def test_a_dry_run_asks_no_more_of_an_image_than_a_run_does(image, monkeypatch):
+    """An ordinary user may lack the right to list /sys/block, where loop devices tell their files."""
+    monkeypatch.setattr(holders, "_loop_devices", lambda _host: files.names_in(no_directory))
+    no_directory = os.path.join(os.path.dirname(image), "a" * 300)  # no list of it: the name is too long
+    monkeypatch.setattr(exclusive, "LEASE_SECONDS", 0)
+    with open(image, "rb") as file:
+        assert exclusive.in_use(image, file.fileno()) is None
+        with open(image, "rb"):
+            assert "cannot be listed" in exclusive.in_use(image, file.fileno()).message
+    open_device(image, writable=True).close()
 
 
 # --- where data is

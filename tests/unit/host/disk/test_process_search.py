@@ -13,10 +13,10 @@ import pytest
 
 import relvmoiscsi
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Refused, refuse_if_short
 from relvmoiscsi.host.disk import holders, process_search
 from relvmoiscsi.host.disk.process_search import ProcessSearch
-from relvmoiscsi.host.files import LEAST_OPEN, MOST_OPEN, lines_of, refuse_if_short, reserve
+from relvmoiscsi.host.files import LEAST_OPEN, MOST_OPEN, lines_of, reserve
 from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.this_host import Host
 

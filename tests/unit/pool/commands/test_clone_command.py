@@ -87,6 +87,22 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
         assert office.state() == before, "no network is made for nothing"
 
 
+def test_a_vm_that_goes_before_its_turn_fails_alone(office, pool_command):
+    """The run reads the pool once more behind the plan, when it has the lock."""
+
+    def delete():
+        for table in ("VBD", "VIF"):
+            for ref in office.pool.db.refs(table, VM=office.db_vm):
+                office.pool.db.destroy(table, ref)
+        office.pool.db.destroy("VM", office.db_vm)
+
+    office.before("pool.add_to_other_config", delete)
+    ran = pool_command("clone", "copy", "--all", "--isolated", "lab", "--yes", "--json")
+    rows = {row["old_name"]: (row["status"], row["problem"]) for row in ran.json["clone_results"]}
+    assert rows.pop("db") == ("failed", "The VM 'db' is no longer in the pool. Nothing was made.")
+    assert rows == {"web": ("cloned", None)}
+
+
 def test_the_map_of_a_copy_names_the_clones_on_it(office, pool_command):
     pool_command("clone", "copy", "web", "--same-networks", "--yes")
     ran, (row,) = pool_command("map", "copy"), pool_command("map", "copy", "--json").json["clones"]

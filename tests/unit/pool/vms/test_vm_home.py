@@ -14,7 +14,8 @@ from kit.xe import xe
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.vms import restore_entries
+from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import restore_entries, vbds
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.run_states import only_in_journal
 
@@ -280,6 +281,18 @@ def test_a_disk_that_came_home_is_the_disk_of_one_vm(restored, has_it):
         vm = restored.lab.vm("copied", copied)
         restored.refuses(lambda day: bring_back(day, vm, sr=second), "is not on this copy")
         assert bring_back(restored, sr=second).status == "restored"
+
+
+def test_a_move_by_another_tool_within_one_look_is_seen(restored):
+    """The tool moves the disk home after the look has found the VDI of the copy."""
+    there, home = restored.new(restored.root), original(restored)
+    was = restored.uuid(there)
+    restored.lab.before(
+        "VBD.get_all_records_where", lambda: restored.lab.pool.api.vms.vdi_pool_migrate("", there, home, {}), 2
+    )
+    with connect(restored.lab.where()) as calls:
+        now = vbds.read(calls, restored.web)
+    assert now.find(was) is not None and now.device("0").vdi != was
 
 
 # --- half the way home

@@ -245,6 +245,13 @@ def test_what_has_changed_since_the_question(day, helper, said):
     assert helper not in [vbd["VM"] for vbd in day.db.records("VBD", VDI=new).values()]
 
 
+def test_the_disk_of_a_vm_that_is_made_during_the_reading_is_not_lent(day, helper):
+    """The reading has the drive of a VM that it has not."""
+    day.lab.before("VBD.get_all_records", lambda: day.lab.vm("third", day.new(day.root)))
+    with pytest.raises(Refused, match="has just attached this disk"):
+        lend(day, "root disk", helper)
+
+
 def test_not_to_the_vm_that_has_the_original(day):
     day.refuses(lambda day: lend(day, "root disk", day.web, dry_run=True), "has the original of this disk")
 
