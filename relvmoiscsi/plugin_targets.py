@@ -15,10 +15,11 @@ from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.lun.call import session_to_read
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.url_source import each_at_once
+from relvmoiscsi.lun.url_source import LISTED_AT_ONCE
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
 from relvmoiscsi.sr_types import ISCSI_SR, MOST_LUNS
+from relvmoiscsi.threads import Workers
 from relvmoiscsi.wording import counted, said
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
@@ -57,7 +58,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
         except RelvmoiscsiError as problem:
             problems.append(_unknown(config.get("targetIQN", ""), said(config.get("target", "")), problem))
     found: Dict[str, TargetLun] = {}
-    for luns, reason in each_at_once([partial(_luns, access, deadline) for access in asked]):
+    for luns, reason in Workers(LISTED_AT_ONCE).run([partial(_luns, access, deadline) for access in asked]):
         for lun in luns:
             found.setdefault(str(lun.info.scsi_id), lun)
         problems += [reason] if reason else []

@@ -12,7 +12,8 @@ from relvmoiscsi.errors import Lost, RelvmoiscsiError, failing_alone
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Silent
 from relvmoiscsi.lun.opened import LunSource
-from relvmoiscsi.lun.url_source import UrlSource, each_at_once
+from relvmoiscsi.lun.url_source import LISTED_AT_ONCE, UrlSource
+from relvmoiscsi.threads import Workers
 from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, some_luns, table, utc_time
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
@@ -79,7 +80,7 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
             facts["sr"] = found.run.ids.sr
         return facts
 
-    luns = each_at_once([partial(read, info) for info in infos])
+    luns = Workers(LISTED_AT_ONCE).run([partial(read, info) for info in infos])
     return Answer({"device": text, "iqn": url.iqn, "target_luns": luns}, "\n".join(_lun_lines(text, luns)))
 
 

@@ -6,7 +6,7 @@ A member forwards its calls to the master, so the answers are the same on every 
 """
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from relvmoiscsi import __version__
@@ -22,7 +22,7 @@ from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
 from relvmoiscsi.sr_types import ISCSI_SR, OWN_TYPES
-from relvmoiscsi.threads import no_room
+from relvmoiscsi.threads import Workers
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 PLUGIN = "relvmoiscsi"
@@ -72,12 +72,7 @@ def read_pool(here: Host) -> PoolFacts:
             except (XapiFailure, ValueError) as error:
                 return error
 
-        with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
-            try:
-                asked_all = threads.map(ask, hosts)
-            except RuntimeError as error:
-                raise no_room(error) from error
-            answers = dict(zip(hosts, asked_all))
+        answers = dict(zip(hosts, Workers(HOSTS_AT_ONCE).run([partial(ask, ref) for ref in hosts])))
         return PoolFacts(
             own,
             str(pool.get("master", "")),

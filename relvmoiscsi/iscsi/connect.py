@@ -17,6 +17,10 @@ CONNECT_SECONDS = 5.0  #: for each address; the same as in SM
 RESOLVE_SECONDS = 10.0
 
 _REASONS = {  #: sentences and what to do
+    socket.EAI_ADDRFAMILY: (
+        "No connection to the portal {portal} can leave through {interface}: they have addresses of two families.",
+        "Check the iface of open-iscsi that names it.",
+    ),
     errno.ETIMEDOUT: (
         "The portal {portal} does not answer: no TCP connection within {seconds:g} seconds.",
         "Check the address, the network and any firewall in between.",
@@ -84,7 +88,7 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
             number = error.errno or errno.EIO
         (reason, advice), name = _REASONS.get(number, _OTHER_REASON), errno.errorcode.get(number, str(number))
         candidate = Portal(str(address[0]), portal.port)
-        failures[reason.format(portal=candidate, seconds=seconds, name=name)] = advice
+        failures[reason.format(portal=candidate, seconds=seconds, name=name, interface=interface)] = advice
         is_reset = number == errno.ECONNRESET  # the target is there, and may accept the next connection
     lost = (Lost if is_reset else Unreachable)(" ".join(failures))
     raise lost.advising(" ".join(dict.fromkeys(failures.values())))
@@ -112,7 +116,10 @@ def _connected(family: int, address: Tuple[Any, ...], interface: str, seconds: f
 
 
 def _leave_by(connection: socket.socket, interface: str) -> None:
-    """Bind the connection to a source address of this host, or to a network interface."""
+    """Bind the connection to a source address of this host, or to a network interface.
+
+    Raises Refused, and OSError for an address of another family.
+    """
     if not interface:
         return
     try:
@@ -122,6 +129,8 @@ def _leave_by(connection: socket.socket, interface: str) -> None:
         except ValueError:  # it is no address
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
     except OSError as error:
+        if error.errno == socket.EAI_ADDRFAMILY:  # of the portal's addresses, another may be of this family
+            raise
         raise Refused(
             f"No connection can leave through {interface}: {error.strerror}.",
             "ISCSIInitiator",

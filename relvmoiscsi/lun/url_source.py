@@ -7,8 +7,7 @@ its URL.
 """
 
 from contextlib import ExitStack, contextmanager
-from multiprocessing.pool import ThreadPool
-from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, TypeVar
+from typing import Callable, ContextManager, Iterator, List, Optional
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
@@ -31,7 +30,6 @@ from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import ISCSI_SR
-from relvmoiscsi.threads import no_room
 from relvmoiscsi.wording import shell_command
 
 REPLACEMENT_TIMEOUT_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
@@ -39,8 +37,6 @@ LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
 
 #: keys of errors after which a second attempt to open the LUN would fail the same way
 _PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
-
-Found = TypeVar("Found")
 
 
 class UrlSource(LunSource):
@@ -200,19 +196,3 @@ def disks_with(scsi_id: Optional[str], host: Host) -> List[str]:
     if scsi_id is None:
         return []
     return [name for name in names_in(host.at("sys/block"), "sd*") if scsi_id_of_disk(name, host) == scsi_id]
-
-
-def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:
-    """Call the functions, LISTED_AT_ONCE in parallel, and return the results in order. Exceptions propagate.
-
-    Ctrl-C does not wait for the threads: ThreadPool uses daemon threads, unlike concurrent.futures.
-    """
-    try:
-        threads = ThreadPool(LISTED_AT_ONCE)
-    except RuntimeError as error:
-        raise no_room(error) from error
-    with threads as pool:
-        found = pool.map(lambda work: work(), works, chunksize=1)
-        pool.close()
-        pool.join()
-        return found

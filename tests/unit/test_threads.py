@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A user's programs may take all threads and processes that he may have: whoever starts one more is told so."""
+"""Work in parallel. A user's programs may take all threads and processes that he may have."""
 
 import threading
+from functools import partial
 
 import pytest
 
 from relvmoiscsi import threads
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.iscsi.connect import resolve
-from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.portal import Portal
+from relvmoiscsi.threads import Workers
 
 
 @pytest.mark.parametrize(
     "begins",
     [
         lambda: threads.start_thread(print),
-        lambda: each_at_once([int]),
         lambda: resolve(Portal("no.such.name", 3260), 5.0),
     ],
 )
@@ -28,3 +28,49 @@ def test_a_thread_that_the_kernel_does_not_start_is_told(monkeypatch, begins):
     with pytest.raises(Refused, match="starts no thread or process for relvmoiscsi: can't start new thread") as caught:
         begins()
     assert "`ulimit -u`" in caught.value.advice
+
+
+def test_works_of_a_batch_run_at_the_same_time_and_a_single_one_needs_no_thread():
+    workers, seen = Workers(8), []
+    meeting = threading.Barrier(8, timeout=600)
+
+    workers.run([meeting.wait] * 8)  # each returns only when all have come
+    workers.run([lambda: seen.append(threading.current_thread())])
+    workers.close()
+
+    assert seen == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_batch_needs_no_thread_that_the_kernel_does_not_start(monkeypatch, others):
+    """Other programs of the user took all his processes: the run ended with a traceback, behind its first write too."""
+    workers, begun, start = Workers(8), [], threading.Thread.start
+
+    def refuse(thread):
+        begun.append(thread)
+        if len(begun) > others:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(2):
+        assert workers.run([partial(pow, number, 2) for number in range(20)]) == [number**2 for number in range(20)]
+        workers.close()
+
+
+def test_who_interrupts_a_batch_cancels_what_has_not_begun():
+    workers = Workers(8)
+    caller, interrupted, ended = threading.current_thread(), threading.Event(), []
+
+    def operation():
+        if threading.current_thread() is caller:
+            interrupted.set()
+            raise KeyboardInterrupt
+        interrupted.wait(600)
+        ended.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.run([operation] * 500)
+    workers.close()
+
+    assert len(ended) < 500

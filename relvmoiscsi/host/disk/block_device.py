@@ -26,13 +26,11 @@ import mmap
 import os
 import stat
 import struct
-import threading
 import time
 from abc import abstractmethod
-from collections import deque
 from functools import partial
 from itertools import accumulate, chain, count
-from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, ContextManager, List, Optional, Sequence
 
 from relvmoiscsi.device import (
     SECTOR,
@@ -67,6 +65,7 @@ from relvmoiscsi.host.disk.exclusive import (
 from relvmoiscsi.host.disk.scsi_id import OpenDisk
 from relvmoiscsi.host.own_path import is_own
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.threads import Workers
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +75,6 @@ WORKERS = 32  #: concurrent requests, the usual queue depth of an iSCSI session
 #: a look is one read, so it may be repeated often
 _LEASE_SECONDS = 2.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-Operation = Callable[[], None]
 
 # Linux uapi: linux/fs.h.
 BLKROGET = 0x125E
@@ -97,7 +94,7 @@ class HostDevice(Device, ContextManager["HostDevice"]):
         self.name = str(path)
         self.writable = writable
         self._descriptor = descriptor
-        self._workers = Workers()
+        self._workers = Workers(WORKERS)
         if writable:
             self._fence = _fence(self.name, os.fstat(descriptor))
 
@@ -118,11 +115,11 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             verify_readable(self, wanted)
         return self._read(ranges, self._workers)
 
-    def _read(self, ranges: Sequence[Range], workers: "Optional[Workers]" = None) -> List[bytes]:
+    def _read(self, ranges: Sequence[Range], workers: Optional[Workers] = None) -> List[bytes]:
         """By default, read in this thread: the other threads may be at work on a batch."""
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
-        (workers or Workers(most=1)).run(_operations(partial(self._transfer, "read"), spans, buffers))
+        (workers or Workers(1)).run(_operations(partial(self._transfer, "read"), spans, buffers))
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
@@ -416,60 +413,3 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 for _function in (_LIBC.pread64, _LIBC.pwrite64):
     _function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
     _function.restype = ctypes.c_ssize_t
-
-
-class Workers:
-    """Runs the operations of a batch in parallel: in the caller's thread and in up to WORKERS - 1 other threads.
-
-    concurrent.futures is too slow here. Python 3.6 imports multiprocessing with it (18 ms). With thousands of
-    operations, a future costs more than its operation.
-    """
-
-    def __init__(self, most: Optional[int] = None) -> None:
-        """`most` operations run at a time, by default WORKERS; 1: all operations run in the caller's thread."""
-        self._most = most or WORKERS
-        self._threads: List[threading.Thread] = []
-
-    def run(self, operations: Sequence[Operation]) -> None:
-        """Run all operations and return after the last. Raises the error of the first failed operation, by position.
-
-        Ctrl-C cancels the operations that have not started.
-        """
-        waiting: Deque[Tuple[int, Operation]] = deque(enumerate(operations))
-        errors: Dict[int, Exception] = {}
-
-        def work() -> None:
-            while True:
-                try:
-                    number, operation = waiting.popleft()
-                except IndexError:
-                    return
-                try:
-                    operation()
-                except Exception as error:  # noqa: BLE001 - raised below, in the thread of the caller
-                    errors[number] = error
-
-        try:
-            for _ in operations[1 : self._most]:
-                if not waiting:  # the running threads of a fast device have already taken all operations
-                    break
-                self._threads.append(threading.Thread(target=work, name="relvmoiscsi"))
-                try:
-                    self._threads[-1].start()
-                except RuntimeError as problem:  # the kernel starts no more: fewer threads do the same work
-                    log.debug("%d threads at work: %s", len(self._threads), problem)
-                    break
-            work()
-            self.close()
-        except BaseException:
-            waiting.clear()
-            raise
-        for _number, error in sorted(errors.items()):
-            raise error
-
-    def close(self) -> None:
-        """Wait for the end of all running operations."""
-        for thread in self._threads:
-            if thread.is_alive():  # false for a thread whose start was interrupted
-                thread.join()
-        self._threads = []

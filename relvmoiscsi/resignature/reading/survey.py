@@ -118,7 +118,7 @@ def _verify_raw(device: Device, start: bytes) -> None:
             raise Refused(problem, "VolNotFound").advising(
                 f"If the image holds the clone of an SR's LUN, copy the image: `{copy}`, where DIRECTORY is one that "
                 "only you can change, on a disk of this host. Then `show` prints the command that makes a raw image of "
-                "the copy. Of this file, another user could exchange the name or the content under that command."
+                "the copy. It is not certain that nobody else changes this file while that command reads it."
             )
         # for qemu-img, a colon before the first slash ends the name of a protocol
         here = "./" if ":" in device.name.partition("/")[0] else ""

@@ -17,6 +17,7 @@ from kit.builder import AREA_DEFAULT, build_sr, cbtlog, named, raw, vhd
 from kit.shell import SR, content, flipped, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.cli.output import wrapped
+from relvmoiscsi.host.disk import block_device
 from relvmoiscsi.host.disk.block_device import open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "sr_name_label", "sr_name_description", "vg", "pv", "vdis", "lvs",
@@ -305,6 +306,19 @@ def test_an_image_that_somebody_may_still_write_to_is_to_be_copied(tmp_path, com
     assert "qemu-img" not in told and "move" not in told
     assert f"`install --mode=600 {path} DIRECTORY`" in told
     assert "qemu-img convert" in command("check", path).out
+
+
+def test_where_the_kernel_grants_no_lease_nobody_is_said_to_be_able_to_change_the_image(tmp_path, command, monkeypatch):
+    """So for a user whom the image of root lets read, and on NFS. Whether another user can change it is not known."""
+    path = tmp_path / "clone.img"
+    path.write_bytes(b"conectix".ljust(2 << 20, b"\0"))
+    path.chmod(0o600)
+    monkeypatch.setattr(block_device, "gets_lease", lambda *_: None)
+
+    told = " ".join(command("check", path).out.split())
+
+    assert "qemu-img" not in told and f"`install --mode=600 {path} DIRECTORY`" in told
+    assert "could exchange" not in told and "It is not certain that nobody else changes this file" in told
 
 
 @pytest.mark.parametrize("start", [b"QFI\xfb", b"QED\0", b"KDMV"])

@@ -32,6 +32,7 @@ from relvmoiscsi.lun import named_device, opened, run, url_source
 from relvmoiscsi.lun import url_login as login
 from relvmoiscsi.lun.gate import GatedDevice
 from relvmoiscsi.lun.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
+from relvmoiscsi.threads import Workers
 from relvmoiscsi.wording import CHANGED_MEANS, shown_time, utc_time
 
 CHANGED = utc_time(engine.inspect(shell.tree().disk).lun.vg.changed)
@@ -505,7 +506,7 @@ def test_a_list_has_a_time_limit_for_each_lun_and_for_all_and_names_what_was_not
 
     monkeypatch.setattr(listing, "Deadline", of_list)
     monkeypatch.setattr(listing, "TARGET_SECONDS", 50)
-    monkeypatch.setattr(url_source, "LISTED_AT_ONCE", 1)
+    monkeypatch.setattr(listing, "LISTED_AT_ONCE", 1)
     monkeypatch.setattr(url_source, "GatedDevice", Slow)
     with serving(*[clone.copy() for _ in range(6)]) as target:
         rows = command("show", url(target), "--json").json["target_luns"]
@@ -654,7 +655,7 @@ def test_ctrl_c_waits_for_no_lun_that_is_being_read():
     before = signal.signal(signal.SIGINT, hear)
     try:
         with pytest.raises(KeyboardInterrupt):
-            url_source.each_at_once([interrupted] + [read] * 8)
+            Workers(4).run([interrupted] + [read] * 8)
         assert not ended
     finally:
         signal.signal(signal.SIGINT, before)

@@ -117,6 +117,14 @@ def test_each_reason_says_what_to_do(number, words, monkeypatch):
         connect(Portal("10.0.0.1", 3260), "", Deadline(5))
 
 
+def both(port):
+    """What a resolver answers for a name with an address of each family."""
+    return [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", port, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+    ]
+
+
 def test_an_address_of_a_family_that_the_kernel_lacks_is_one_address_without_an_answer(listener, monkeypatch):
     port = listener.getsockname()[1]
 
@@ -126,17 +134,11 @@ def test_an_address_of_a_family_that_the_kernel_lacks_is_one_address_without_an_
                 raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
             super().__init__(family, *arguments, **more)
 
-    def both(*_):
-        return [
-            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", port, 0, 0)),
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
-        ]
-
     monkeypatch.setattr(socket, "socket", WithoutIpv6)
-    with connect(Portal("both.test", port), "", Deadline(60), both) as connection:
+    with connect(Portal("both.test", port), "", Deadline(60), lambda *_: both(port)) as connection:
         assert connection.getpeername() == ("127.0.0.1", port)
     with pytest.raises(Unreachable, match=r"no route to the portal \[fd00::1\].*EAFNOSUPPORT"):
-        connect(Portal("fd00::1", port), "", Deadline(5), lambda *_: both()[:1])
+        connect(Portal("fd00::1", port), "", Deadline(5), lambda *_: both(port)[:1])
 
 
 @pytest.mark.parametrize("interface", ["", "127.0.0.5", "lo"])
@@ -149,6 +151,17 @@ def test_a_connection_does_not_block_and_leaves_from_an_address_or_through_an_in
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         with pytest.raises(BlockingIOError):
             connection.recv(1)
+
+
+def test_an_address_of_another_family_than_the_interface_is_one_address_without_an_answer(listener):
+    port = listener.getsockname()[1]
+
+    with connect(Portal("both.test", port), "127.0.0.5", Deadline(60), lambda *_: both(port)) as connection:
+        assert connection.getsockname()[0] == "127.0.0.5"
+    for interface, row in (("127.0.0.5", 0), ("::1", 1)):
+        with pytest.raises(Unreachable, match=f"can leave through {interface}: .* families") as caught:
+            connect(Portal("one.test", port), interface, Deadline(60), lambda *_, row=row: [both(port)[row]])
+        assert "Check the iface of open-iscsi" in caught.value.advice
 
 
 @pytest.mark.parametrize("interface", ["no-such-nic", "192.0.2.77"])

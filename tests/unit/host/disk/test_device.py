@@ -17,7 +17,7 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import files, flock, mounts, own_process
 from relvmoiscsi.host.disk import exclusive, holders, process_search
-from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
+from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import Host
 
@@ -226,53 +226,6 @@ def test_a_device_that_has_become_smaller_is_not_written_and_no_flush_succeeds(i
                 act()
             assert caught.value.advice == "Restore its size."  # in mid-run too, where a repeated command is wrong
     assert os.path.getsize(image) == SIZE - 512
-
-
-# --- batches
-
-
-def test_operations_of_a_batch_run_at_the_same_time_and_a_single_one_needs_no_thread():
-    workers, seen = Workers(), []
-    meeting = threading.Barrier(8, timeout=600)
-
-    workers.run([meeting.wait] * 8)  # each returns only when all have come
-    workers.run([lambda: seen.append(threading.current_thread())])
-    workers.close()
-
-    assert seen == [threading.current_thread()]
-
-
-def test_a_batch_needs_no_thread_that_the_kernel_does_not_start(monkeypatch):
-    """Other programs of the user took all his processes: the run ended with a traceback, behind its first write too."""
-    workers, seen, start = Workers(), [], threading.Thread.start
-    monkeypatch.setattr(threading.Thread, "start", lambda self: refuse() if seen else start(self))
-
-    def refuse():
-        raise RuntimeError("can't start new thread")
-
-    for _ in range(2):
-        workers.run([lambda: seen.append(1)] * 20)
-        workers.close()
-
-    assert len(seen) == 40
-
-
-def test_who_interrupts_a_batch_cancels_what_has_not_begun():
-    workers = Workers()
-    caller, interrupted, ended = threading.current_thread(), threading.Event(), []
-
-    def operation():
-        if threading.current_thread() is caller:
-            interrupted.set()
-            raise KeyboardInterrupt
-        interrupted.wait(600)
-        ended.append(1)
-
-    with pytest.raises(KeyboardInterrupt):
-        workers.run([operation] * 500)
-    workers.close()
-
-    assert len(ended) < 500
 
 
 # --- opening
