@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Run several jobs in parallel, with one connection per thread. A failed job stops no other job.
+"""Run several jobs in parallel, in as many threads as start, each with a connection. A failed job stops no other job.
 
 A job may have two steps. An item takes the second step after every item of its group has ended the first step. Threads
 start the first steps of all items before any second step. Second steps fill the time until the last first step ends.
@@ -7,11 +7,12 @@ start the first steps of all items before any second step. Second steps fill the
 
 import threading
 from collections import Counter, deque
-from typing import Any, Callable, Deque, Hashable, List, Optional, Sequence, Tuple, TypeVar, Union
+from contextlib import closing
+from typing import Any, Callable, Deque, Hashable, List, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.threads import start_thread
+from relvmoiscsi.threads import Workers
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -49,25 +50,18 @@ def _run(
     calls: Calls, items: Sequence[Any], steps: Sequence[Step], group: Callable[[Any], Hashable], jobs: int
 ) -> List[Any]:
     work, workers = _Work(items, steps, group), min(jobs, len(items))
-    connections: List[Calls] = []
-    threads = []
-    if workers <= 1:
-        work.go_on(calls)
-        workers = 0
+
+    def take_part() -> None:
+        with closing(calls.another()) as connection:
+            work.go_on(connection)
+
     try:
-        for _ in range(workers):
-            connections.append(calls.another())
-        for connection in connections:
-            threads.append(start_thread(work.go_on, connection))
-        for thread in threads:
-            thread.join()
+        if workers <= 1:
+            work.go_on(calls)
+        else:
+            Workers(workers).run([take_part] * workers)
     finally:  # after Ctrl-C no code waits for the threads; tasks that were started continue in the pool
         work.stop()
-        for thread, connection in zip(threads, connections):
-            if not thread.is_alive():
-                connection.close()
-    if work.bug is not None:
-        raise work.bug
     return work.values
 
 
@@ -76,7 +70,6 @@ class _Work:
 
     def __init__(self, items: Sequence[Any], steps: Sequence[Step], group: Callable[[Any], Hashable]) -> None:
         self.values, self._steps = list(items), steps
-        self.bug: Optional[BaseException] = None  #: an error of another kind, for the thread that waits
         self._ready: Deque[Tuple[int, int]] = deque((0, item) for item in range(len(items)))  #: (step, item)
         self._groups = [group(item) for item in items]
         self._in_first_step = Counter(self._groups)  #: how many items of each group have not ended the first step
@@ -102,10 +95,9 @@ class _Work:
                 self.values[item] = self._steps[step](calls, self.values[item])
             except RelvmoiscsiError as error:
                 self.values[item] = error
-            except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
-                self.bug = self.bug or error
+            except BaseException:
                 self.stop()
-                return
+                raise
             with self._changed:
                 self._busy -= 1
                 group = self._groups[item]

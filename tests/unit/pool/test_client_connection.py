@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from contextlib import ExitStack
 from math import inf, nan
 from pathlib import Path
@@ -522,18 +523,37 @@ def test_a_bug_comes_through_and_nobody_waits_for_ever(at_once):
         jobs.at_once(Line(), range(6), lambda _, number: 1 // (number - 1), at_once)
 
 
-def test_who_is_interrupted_waits_for_nobody(monkeypatch):
-    """Ctrl-C comes to the thread that waits for the others."""
+def test_who_is_interrupted_waits_for_nobody():
+    """Ctrl-C comes to the thread of the caller, which works too."""
     hung, release = threading.Event(), threading.Event()
 
-    def interrupted(thread):
-        assert hung.wait(60)
-        raise KeyboardInterrupt
+    def work(*_):
+        if threading.current_thread() is threading.main_thread():
+            assert hung.wait(60)
+            raise KeyboardInterrupt
+        hung.set()
+        release.wait(60)
 
-    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        jobs.at_once(Line(), range(6), lambda *_: (hung.set(), release.wait(60)), 3)
+        jobs.at_once(Line(), range(6), work, 3)
+    assert time.monotonic() - begun < 30
     release.set()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_where_the_kernel_starts_few_threads_these_do_all_jobs(monkeypatch, others):
+    begun, start = [], threading.Thread.start
+
+    def refuse(thread):
+        begun.append(thread)
+        if len(begun) > others:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert jobs.at_once(Line(), range(6), lambda _, number: number * 2, 3) == [0, 2, 4, 6, 8, 10]
+    assert two_steps("abcd", lambda _, item: item, lambda _, item: item, 3, lambda _: 0) == list("abcd")
 
 
 @pytest.mark.parametrize("value", ['9" or field "uuid" = "x', '"'])
