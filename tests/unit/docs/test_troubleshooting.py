@@ -52,6 +52,7 @@ COMPLETE = (
     "The SCSIid (device-config:SCSIid) is missing.",
     "The SR … is not an LVM SR: its clones cannot be resignatured.",
     "The VDI … is no longer in the pool.",
+    "The VM … is no longer in the pool.",
     "The VM … has no disk.",
     "The VM … has this disk, and is … meanwhile.",
     "The disk … of the VM has no VDI in its records.",
@@ -95,6 +96,8 @@ COMPLETE = (
     "The disks of the VM … are being moved to its own SR.",
     "The journal of the VM … is wrong: ….",
     "Two disks of the VM … are one VDI in its restore, …: … and ….",
+    "xapi could not import the copy of ….",
+    "… …, and xapi writes keys into an export as they are.",
 )
 
 
