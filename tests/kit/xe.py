@@ -338,6 +338,7 @@ COMMANDS = {
     "sr-forget": _by_uuid("SR", "forget"),
     "sr-list": _named_list("SR"),
     "sr-probe": _sr_probe,
+    "sr-scan": _by_uuid("SR", "scan"),
     "sr-param-set": _sr_param_set,
     "task-cancel": _task_cancel,
     "task-list": _task_list,
@@ -359,6 +360,7 @@ COMMANDS = {
     "vdi-param-remove": _vdi_param_remove,
     "vdi-param-set": _vdi_param_set,
     "vdi-destroy": _by_uuid("VDI", "destroy"),
+    "vdi-forget": _by_uuid("VDI", "forget"),
     "vdi-list": _vdi_list,
 }
 
