@@ -91,7 +91,10 @@ def node_of(path: str, host: Host) -> str:
         return host.node(name)
 
     def is_roots(directory: str) -> bool:  # users make files in /dev/shm and /dev/mqueue, as many as they like
-        status = os.lstat(directory)
+        try:
+            status = os.lstat(directory)
+        except FileNotFoundError:  # udev removes a directory with the last device in it
+            return False
         is_of_this = status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         return is_of_this and not os.path.ismount(directory)
 

@@ -552,3 +552,16 @@ def test_the_memory_of_the_index_grows_as_the_texts_do():
     tracemalloc.stop()
 
     assert named.refs("x") == ["the record"] and peak < 20 * len(text)
+
+
+def test_a_directory_below_dev_that_goes_during_the_walk_has_no_node(tmp_path, monkeypatch):
+    """udev removes a directory with the last device in it."""
+    (tmp_path / "sys/dev/block/8:32").mkdir(parents=True)
+    (tmp_path / "dev/gone").mkdir(parents=True)
+    disk = SimpleNamespace(st_mode=stat.S_IFBLK, st_rdev=os.makedev(8, 32))
+    with monkeypatch.context() as patch:
+        patch.setattr(scsi.os, "stat", lambda *_, **__: disk)
+        patch.setattr(scsi.os, "lstat", lambda path: os.readlink(f"{path}/no link"))  # raises FileNotFoundError
+        found = scsi.node_of("/dev/sdc", Host(str(tmp_path)))
+
+    assert found == ""
