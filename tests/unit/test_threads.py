@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from kit.few_threads import few_threads
 from relvmoiscsi import threads
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.iscsi.connect import resolve
@@ -20,12 +21,9 @@ from relvmoiscsi.threads import Workers
         lambda: resolve(Portal("no.such.name", 3260), 5.0),
     ],
 )
-def test_a_thread_that_the_kernel_does_not_start_is_told(monkeypatch, begins):
-    def start(_thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(Refused, match="starts no thread or process for relvmoiscsi: can't start new thread") as caught:
+def test_a_thread_that_the_kernel_does_not_start_is_told(begins):
+    says = "starts no thread or process for relvmoiscsi: can't start new thread"
+    with few_threads(0), pytest.raises(Refused, match=says) as caught:
         begins()
     assert "`ulimit -u`" in caught.value.advice
 
@@ -42,20 +40,13 @@ def test_works_of_a_batch_run_at_the_same_time_and_a_single_one_needs_no_thread(
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_batch_needs_no_thread_that_the_kernel_does_not_start(monkeypatch, others):
+def test_a_batch_needs_no_thread_that_the_kernel_does_not_start(others):
     """Other programs of the user took all his processes: the run ended with a traceback, behind its first write too."""
-    workers, begun, start = Workers(8), [], threading.Thread.start
-
-    def refuse(thread):
-        begun.append(thread)
-        if len(begun) > others:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    for _ in range(2):
-        assert workers.run([partial(pow, number, 2) for number in range(20)]) == [number**2 for number in range(20)]
-        workers.close()
+    workers = Workers(8)
+    with few_threads(others):
+        for _ in range(2):
+            assert workers.run([partial(pow, number, 2) for number in range(20)]) == [number**2 for number in range(20)]
+            workers.close()
 
 
 def test_who_interrupts_a_batch_cancels_what_has_not_begun():

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kit.certificates import self_signed
+from kit.few_threads import few_threads
 from kit.pool import datamodel
 from kit.pool.api import GoneAway, Member
 from kit.pool.errors import XenError
@@ -542,18 +543,10 @@ def test_who_is_interrupted_waits_for_nobody():
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_where_the_kernel_starts_few_threads_these_do_all_jobs(monkeypatch, others):
-    begun, start = [], threading.Thread.start
-
-    def refuse(thread):
-        begun.append(thread)
-        if len(begun) > others:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert jobs.at_once(Line(), range(6), lambda _, number: number * 2, 3) == [0, 2, 4, 6, 8, 10]
-    assert two_steps("abcd", lambda _, item: item, lambda _, item: item, 3, lambda _: 0) == list("abcd")
+def test_where_the_kernel_starts_few_threads_these_do_all_jobs(others):
+    with few_threads(others):
+        assert jobs.at_once(Line(), range(6), lambda _, number: number * 2, 3) == [0, 2, 4, 6, 8, 10]
+        assert two_steps("abcd", lambda _, item: item, lambda _, item: item, 3, lambda _: 0) == list("abcd")
 
 
 @pytest.mark.parametrize("value", ['9" or field "uuid" = "x', '"'])
