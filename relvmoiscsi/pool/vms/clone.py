@@ -31,7 +31,6 @@ from relvmoiscsi.pool.vms import (
     inventory,
     ova,
     ova_compare,
-    ova_file,
     ova_made,
     owners,
     run_states,
@@ -40,6 +39,7 @@ from relvmoiscsi.pool.vms import (
 from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Inventory
+from relvmoiscsi.pool.vms.ova_file import Ova
 from relvmoiscsi.pool.vms.owners import Copy, whose
 from relvmoiscsi.wording import shell_command
 
@@ -432,17 +432,17 @@ class _Clone:
 
     def _problem(self, vm: str, edited: ova.Edited) -> str:
         """Return how a clone differs from the edited records; "" without a difference."""
-        calls, copy, kinds = self.calls, self.copy, {thing.cls for thing in ova_file.Ova(edited.document).things}
+        calls, copy, file = self.calls, self.copy, Ova(edited.document)
 
         def more(cls: str) -> Records:  # no VM lists its PVS proxies
-            return calls.records(cls) if cls != "PVS_proxy" or cls in kinds else {}
+            return calls.records(cls) if cls != "PVS_proxy" or file.of(cls) else {}
 
         made = ova_compare.of_vm(inventory.of_vm(calls, vm), self.pool.srs, more, vm, snapshots=True)
         vms = made["VM"]
         if any(each["power_state"] != "Halted" or each["ha_always_run"] for each in vms.values()):
             return "the copy is not halted, or HA is on"
         # behind this check, `run` makes the VIFs that an interrupted run has taken away
-        problem = ova_made.difference(edited.document, made, vm, lacks_vifs=self.wanted.keep_mac)
+        problem = ova_made.difference(file, made, vm, lacks_vifs=self.wanted.keep_mac)
         if problem:
             return problem
         left = [name for cls in ("VM", "VBD", "VIF") for name in ova.dangling(cls, made[cls].values())]

@@ -25,12 +25,11 @@ _ISO = "iso"  #: content_type of an SR
 _Parts = Dict[str, List[Tuple[Any, ...]]]
 
 
-def difference(document: bytes, made: ByClass, vm: str, lacks_vifs: bool = False) -> str:
+def difference(ova: Ova, made: ByClass, vm: str, lacks_vifs: bool = False) -> str:
     """Return how the records `made` of a VM (a reference) and its snapshots differ from the file, as a clause.
 
     "" without a difference. `lacks_vifs`: the VM may lack VIFs of the file.
     """
-    ova = Ova(document)
     planned, main = _of_file(ova), ova.main()
     parts, of_file = _parts(made, vm), _parts(planned, main.id)
     if lacks_vifs:
