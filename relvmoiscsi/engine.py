@@ -201,9 +201,7 @@ def prepare(
         with telling(cache, label, request):
             found = survey.read_contents(cache, label)
             if request.without or request.one is not None and request.one.vdi is not None:
-                request = _with_present_uuids(
-                    request, found, earlier_run.run_or_none(cache, record, label, found.sr_uuid)
-                )
+                request = _with_present_uuids(request, found, earlier_run.run_or_none(cache, record, label, found))
         with telling(cache, label, request):
             defects = problems_of(found).found if request.one is not None or request.without else ()
             refuse_losing_all(found, request)
@@ -212,7 +210,7 @@ def prepare(
             selection = select_vdis(cache, lun, request.one, entropy)
             lun = selection.lun
             state = state_of(record, lun)
-            last_run = earlier_run.run_or_none(cache, record, label, lun.sr_uuid) if state == RESIGNATURED else None
+            last_run = earlier_run.run_or_none(cache, record, label, lun) if state == RESIGNATURED else None
             last_ids = last_run.ids if last_run is not None else None
             ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid, last_ids)
             unverified = lun.work.left_behind if lun.work is not None and defects else ()
@@ -343,7 +341,7 @@ def _done_before(
         error.message += f" {device.name} was resignatured before, and was damaged after that."
         raise
     earlier_run.verify_same_lun(device.name, record, request.scsi_id)
-    return AlreadyDone(content, earlier_run.run_or_none(device, record, label, content.sr_uuid))
+    return AlreadyDone(content, earlier_run.run_or_none(device, record, label, content))
 
 
 def vg_names(run: Run) -> Tuple[str, str]:

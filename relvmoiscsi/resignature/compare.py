@@ -108,13 +108,13 @@ def compare(
         spans = _within(before.vg.lvs, before, original, clone, data) if is_same else []
         differing = _differing(original, clone, spans, [], progress)
         return Comparison([*problems, *differing], sum(span.length for span in spans), (), is_same, tuple(differing))
-    run = earlier_run.run_or_none(clone_cache, record, label, after.sr_uuid)
+    run = earlier_run.run_or_none(clone_cache, record, label, after)
     is_one = run is not None and run.one is not None and run.ids.new_sr == after.sr_uuid
     if is_one and not identity_check.has_same_shape(one, other):
         return Comparison([ONE_VDI], 0)
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
     if not is_of_original:
-        original_run = earlier_run.run_or_none(cache, original_record, original_label, before.sr_uuid)
+        original_run = earlier_run.run_or_none(cache, original_record, original_label, before)
         problem = _of_resignatured_original(one, other, original_run, run)
         if problem:
             return Comparison([problem], 0)

@@ -102,7 +102,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     found = Inspection(state, lun, contradictions=contradictions(lun))
     if record is not None and record.kind == RESIGNATURE and state == CLEAN:
         return found._replace(unproven=_unproven(device.name))
-    return found._replace(commit_record=record, run=earlier_run.run_or_none(cache, record, label, lun.sr_uuid))
+    return found._replace(commit_record=record, run=earlier_run.run_or_none(cache, record, label, lun))
 
 
 def _unproven(name: str) -> Refused:

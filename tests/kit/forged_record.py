@@ -45,7 +45,7 @@ def prove_record(disk, scsi_id):
     All else stays: a resignature would settle SM's work.
     """
     label, replaced = survey.read_label(disk), replaced_ids(disk)
-    sr_uuid = survey.read_sr_uuid(disk, label)
+    sr_uuid, _vg = survey.read_sr(disk, label)
     new = PvAndVg(*(derived_lvm_id(sr_uuid, old) for old in replaced))
     for old_id, new_id in zip(replaced, new):
         replace_in_text(disk, dashed(old_id).encode("ascii"), dashed(new_id).encode("ascii"))

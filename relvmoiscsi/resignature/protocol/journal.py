@@ -58,6 +58,8 @@ MOST_VALUES = 5 << 18
 MOST_INNER = 1 << 17
 MOST_WORD = 1024  #: characters of a text in the facts: an id, or the name of a structure
 
+#: fields of a commit record in messages, where the name of a field says too little
+_SAID = {"scsi_id_digest": "SCSIid", "replaced_pv_id": "replaced PV id", "replaced_vg_id": "replaced VG id"}
 #: the errors that reading a payload raises when the payload holds no run
 _UNREADABLE = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error, zlib.error,
@@ -304,6 +306,9 @@ def read_journal(device: Device, record: CommitRecord, label: Label) -> Journal:
     data = device.read([found])[0]
     place = Place(device.name, found.offset)
     journal = Journal(decode(data, place, record.journal_digest, device.size_bytes), found.offset, data)
-    if scsi_id_digest(journal.run.scsi_id) != record.scsi_id_digest:
-        raise Malformed("Journal", place, "it has another SCSIid than the commit record in the label")
+    ours = journal.commit_record(record.phase).replace(writer=record.writer, claim=record.claim)
+    for field in record.fields():
+        if field.stored(ours) != field.stored(record):
+            problem = f"it has another {_SAID.get(field.name, field.name)} than the commit record in the label"
+            raise Malformed("Journal", place, problem)
     return journal

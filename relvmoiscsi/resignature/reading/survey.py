@@ -204,11 +204,6 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
     return found
 
 
-def read_sr_uuid(device: Device, label: Label) -> str:
-    """The SR UUID in the committed metadata; reads no volume. Raises as `read_lun`."""
-    return read_sr(device, label)[0]
-
-
 def read_sr(device: Device, label: Label) -> Tuple[str, VolumeGroup]:
     """The SR UUID in the committed metadata, and its volume group; reads no volume. Raises as `read_lun`."""
     mdas = read_mdas(device, label)

@@ -37,8 +37,8 @@ from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
 from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_begun, unfinished
-from relvmoiscsi.resignature.reading.survey import read_label, read_sr_uuid, vg_in
-from relvmoiscsi.resignature.recovery.earlier_run import contradiction, find_unfinished
+from relvmoiscsi.resignature.reading.survey import read_label, read_sr, vg_in
+from relvmoiscsi.resignature.recovery.earlier_run import contradiction, find_unfinished, wrong_ids
 from relvmoiscsi.resignature.writing.finalize import finalize, metadata_end
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
 from relvmoiscsi.wording import first_of, said, shell_command
@@ -164,17 +164,16 @@ def _verify_fits(device: Device, earlier: EarlierRun, state: str) -> None:
 
 
 def _wrong_end(device: Device, earlier: EarlierRun) -> str:
-    """A clause about the LUN where the run would not end with the SR of its journal; "" for any other run."""
+    """A clause about the LUN where the run would not end with the ids of its journal; "" for any other run."""
     if earlier.commit_record.phase == IN_PROGRESS:
         return ""
     end, after = metadata_end(device, earlier.label, earlier.journal), MemoryDevice(device)
     after.write([*end.copies, *end.headers, end.label])
-    wanted = earlier.journal.run.ids.new_sr
     try:
-        found = read_sr_uuid(after, read_label(after))
+        found = wrong_ids(earlier, *read_sr(after, read_label(after)))
     except FormatError as error:
-        return f"the run would leave no metadata that reads: {error.message.rstrip('.')}"
-    return "" if found == wanted else f"the run would leave the SR {found}, not the SR {wanted} of its journal"
+        found = f"no metadata that reads: {error.message.rstrip('.')}"
+    return f"the run would leave {found}" if found else ""
 
 
 def misfit(device: Device, earlier: EarlierRun) -> str:

@@ -2,7 +2,7 @@
 """Find an earlier run on a LUN: a run that was cut, a run that is done, or a run whose journal LVM has overwritten."""
 
 import logging
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Tuple
 
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Device
@@ -10,7 +10,7 @@ from relvmoiscsi.errors import FormatError, Place, Refused, in_state
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.formats.lvm.vg import read_vg
+from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.resignature.planning import identity_check
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -38,25 +38,30 @@ from relvmoiscsi.wording import first_of, said, shell_command
 log = logging.getLogger(__name__)
 
 
-def run_or_none(device: Device, record: Optional[CommitRecord], label: Label, sr_uuid: str = "") -> Optional[Run]:
+def run_or_none(
+    device: Device, record: Optional[CommitRecord], label: Label, lun: Optional[Lun] = None
+) -> Optional[Run]:
     """The run of a commit record; None without a commit record, and without a journal of the SR on the LUN.
 
-    `sr_uuid` is that SR; "" for a caller that has not read LVM's text. LVM may overwrite the journal of a finished run
-    at any time.
+    `lun` is None for a caller that has not read LVM's text. LVM may overwrite the journal of a finished run at any
+    time.
     """
     if record is None:
         return None
     try:
-        return _earlier_run(device, label, record, sr_uuid).journal.run
+        held = (lun.sr_uuid, lun.vg) if lun is not None else None
+        return _earlier_run(device, label, record, held).journal.run
     except (FormatError, Refused) as problem:
         log.debug("%s: no journal of this LUN: %s", device.name, problem)
         return None
 
 
-def _earlier_run(device: Device, label: Label, record: CommitRecord, sr_uuid: str = "") -> EarlierRun:
-    """The run of a commit record. Its journal names the SR that the LUN holds; Refused is raised for another SR.
+def _earlier_run(
+    device: Device, label: Label, record: CommitRecord, held: Optional[Tuple[str, VolumeGroup]] = None
+) -> EarlierRun:
+    """The run of a commit record. Refused is raised where the LUN has other identities (`wrong_ids`).
 
-    `sr_uuid` is the SR that the LUN holds; "" where LVM's text is still to be read.
+    `held` is as `survey.read_sr` returns it; None where LVM's text is still to be read.
 
     Everybody who writes the LUN can write label and journal. Raises FormatError for a lost journal, and for metadata of
     a finished run that does not read. Raises Refused for such metadata of an interrupted run. A cut leaves metadata
@@ -64,16 +69,29 @@ def _earlier_run(device: Device, label: Label, record: CommitRecord, sr_uuid: st
     """
     earlier = EarlierRun(label, record, read_journal(device, record, label))
     try:
-        found = sr_uuid or survey.read_sr_uuid(device, label)
+        sr_uuid, vg = held or survey.read_sr(device, label)
     except FormatError as error:
         if record.phase == DONE:
             raise
         unread = f"the LUN holds no metadata that reads: {error.message.rstrip('.')}"
         raise contradiction(device.name, record, unread) from error
-    wanted = earlier.journal.run.held_sr(record.phase)
-    if found != wanted:
-        raise contradiction(device.name, record, f"the LUN holds the SR {found}, not the SR {wanted} of its journal")
+    wrong = wrong_ids(earlier, sr_uuid, vg)
+    if wrong:
+        raise contradiction(device.name, record, f"the LUN holds {wrong}")
     return earlier
+
+
+def wrong_ids(earlier: EarlierRun, sr_uuid: str, vg: VolumeGroup) -> str:
+    """A phrase about identities which a LUN with this SR must not hold in this phase of the run; "" for any other.
+
+    The SR is that of the journal. After the commit of a resignature, PV and VG prove the resignature.
+    """
+    record, wanted = earlier.commit_record, earlier.journal.run.held_sr(earlier.commit_record.phase)
+    if sr_uuid != wanted:
+        return f"the SR {sr_uuid}, not the SR {wanted} of its journal"
+    if record.phase == IN_PROGRESS or record.kind == UNDO or proves(record, sr_uuid, vg.pv_id, vg.id):
+        return ""
+    return "a PV and a VG with ids that are not those of a resignature"
 
 
 def contradiction(name: str, record: CommitRecord, found: str) -> Refused:
@@ -150,7 +168,7 @@ def later_copy(device: Device, lun: Lun, record: Optional[CommitRecord], scsi_id
     """The LUN with this content as a later copy; None without a finished resignature of another SCSIid."""
     if scsi_id is None or not is_of_another_lun(record, scsi_id) or not has_new_ids(record, lun):
         return None
-    run = run_or_none(device, record, lun.label, lun.sr_uuid)
+    run = run_or_none(device, record, lun.label, lun)
     return LaterCopy(run.scsi_id if run is not None else None, scsi_id)
 
 
@@ -182,9 +200,9 @@ def finished_run(device: Device) -> EarlierRun:
         )
     survey.verify_size(device, label)
     with in_state("", FormatError, advice=TAKE_AGAIN):
-        sr_uuid = survey.read_sr_uuid(device, label)
+        held = survey.read_sr(device, label)
     try:
-        return _earlier_run(device, label, record, sr_uuid)
+        return _earlier_run(device, label, record, held)
     except FormatError as error:
         problem = f"{device.name} cannot be undone: LVM has reclaimed the space of the journal."
         raise Refused(problem).advising(TAKE_AGAIN) from error

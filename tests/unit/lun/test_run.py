@@ -123,29 +123,16 @@ def test_a_run_of_an_image_file_is_finished_where_the_scsi_id_is_still_not_known
     assert isinstance(resignature(disk, Caller(), None), AlreadyDone)
 
 
-@pytest.mark.parametrize("forged, known", [(SCSI_ID, SCSI_ID), (OTHER_SCSI_ID, None), (None, None)])
-def test_a_new_run_behind_the_run_of_a_stranger_has_the_scsi_id_of_the_lun(forged, known):
-    """PV and VG prove nothing, so the LUN is resignatured; a repeated call finds that done."""
-    disk = ONE.copy()
-    forge_run(disk, forged, engine.SWITCHED, new_sr=sr_of(ONE))
+@pytest.mark.parametrize("forged", [SCSI_ID, OTHER_SCSI_ID, None])
+def test_a_committed_run_without_new_ids_is_of_a_stranger_and_nothing_is_written(forged):
+    """An untouched copy of the original: no program may call that finished."""
+    disk = forge_run(ONE.copy(), forged, engine.SWITCHED, new_sr=sr_of(ONE))
+    before = disk.copy()
 
-    outcome = resignature(disk, Caller(), known)
-
-    assert outcome.result.scsi_id == known and not outcome.was_cut
-    assert isinstance(resignature(disk, Caller(), known), AlreadyDone)
-
-
-@pytest.mark.parametrize("forged", [None, OTHER_SCSI_ID])
-def test_behind_the_run_of_a_stranger_that_leads_nowhere_the_next_call_resignatures_the_lun(forged):
-    disk = ONE.copy()
-    forge_run(disk, forged, engine.SWITCHED, new_sr=sr_of(ONE))
-
-    with pytest.raises(Refused, match="An undo would leave the SR") as caught:
-        resignature(disk, Caller(), SCSI_ID)
-    outcome = resignature(disk, Caller(), SCSI_ID)
-
-    assert caught.value.disk_state == "The resignature was finished; nothing else was written."
-    assert outcome.result.ids.sr == sr_of(ONE) and isinstance(resignature(disk, Caller(), SCSI_ID), AlreadyDone)
+    for known in (SCSI_ID, OTHER_SCSI_ID, None):
+        with pytest.raises(Refused, match="that are not those of a resignature") as caught:
+            resignature(disk, Caller(), known)
+        assert caught.value.disk_state == "Nothing was written." and disk == before
 
 
 @pytest.mark.parametrize("known", [SCSI_ID, None])

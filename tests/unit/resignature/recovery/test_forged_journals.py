@@ -376,15 +376,42 @@ def test_a_field_that_ends_behind_its_structure_is_refused():
 # --- an end at which the LUN does not read
 
 
-@pytest.mark.parametrize("kind", [engine.RESIGNATURE, engine.UNDO])
 @pytest.mark.parametrize("act", [recover, undo])
-def test_a_run_that_would_leave_a_pv_id_beside_that_of_the_metadata_is_not_finished(act, kind):
+def test_a_run_after_its_commit_is_of_a_stranger_where_pv_and_vg_have_no_new_ids(act):
+    """`recover` would say "finished" of an untouched copy of the original."""
     disk = image("one VDI").copy()
-    disk = forge_run(disk, SCSI_ID, engine.SWITCHED, new_sr=engine.inspect(disk).lun.sr_uuid, kind=kind)
+    disk = forge_run(disk, SCSI_ID, engine.SWITCHED, new_sr=engine.inspect(disk).lun.sr_uuid)
+    before = disk.copy()
+
+    with pytest.raises(Refused, match="a PV and a VG with ids that are not those of a resignature") as caught:
+        act(disk)
+
+    assert disk == before and caught.value.disk_state == "Nothing was written."
+    assert engine.inspect(disk).run is None
+
+
+@pytest.mark.parametrize("act", [recover, undo])
+def test_a_run_that_would_end_with_the_ids_of_the_original_is_not_finished(act):
+    """The label has the new ids until the last write. The header of the run's end leads back to the old text."""
+    disk = cut_run("one VDI", 5).copy()
+    run = read_mark(disk).journal.run
+    (move,) = run.mdas
+    forge_journal(disk, run._replace(mdas=(move._replace(final_header=move.old_header),)), engine.SWITCHED)
+    before = disk.copy()
+
+    with pytest.raises(Refused, match="the run would leave ") as caught:
+        act(disk)
+    assert disk == before and caught.value.disk_state == "Nothing was written."
+
+
+@pytest.mark.parametrize("act", [recover, undo])
+def test_an_undo_that_would_leave_a_pv_id_beside_that_of_the_metadata_is_not_finished(act):
+    disk = image("one VDI").copy()
+    sr_uuid = engine.inspect(disk).lun.sr_uuid
+    disk = forge_run(disk, SCSI_ID, engine.SWITCHED, new_sr=sr_uuid, kind=engine.UNDO)
     run = read_mark(disk).journal.run
     sector = pv.parse_label(run.old_label, run.label_number, Place("label", 0)).sector_with("A" * 32, run.mdas[0][:1])
-    final_label = sector if kind == engine.UNDO else b""
-    forge_journal(disk, run._replace(new_pv_id="A" * 32, final_label=final_label), engine.SWITCHED)
+    forge_journal(disk, run._replace(new_pv_id="A" * 32, final_label=sector), engine.SWITCHED)
     before = disk.copy()
 
     with pytest.raises(
@@ -394,6 +421,18 @@ def test_a_run_that_would_leave_a_pv_id_beside_that_of_the_metadata_is_not_finis
 
     assert disk == before and "Nothing was written." in str(caught.value)
     assert isinstance(engine.inspect(disk).problem, Refused)
+
+
+@pytest.mark.parametrize("field", ["kind", "run_id", "scsi_id_digest", "replaced_pv_id", "replaced_vg_id"])
+def test_a_record_that_differs_from_its_journal_is_refused_by_the_name_of_the_field(field):
+    disk = cut_run("a chain", 4).copy()
+    found = read_mark(disk)
+    value = engine.UNDO if field == "kind" else bytes(len(getattr(found.commit_record, field)))
+    sector = with_commit_record(found.label.sector, found.commit_record.replace(**{field: value}))
+    disk.poke(found.label.offset, sector)
+
+    with pytest.raises(FormatError, match="it has another .* than the commit record in the label"):
+        read_mark(disk)
 
 
 # --- a LUN whose metadata do not read: nothing says whose journal that is
