@@ -140,6 +140,7 @@ def _answered(
     target = path + ("?" + urllib.parse.urlencode(query) if query else "")
     headers = {"Cookie": f"session_id={calls.session};task_id={task}"}
     try:
+        connection.connect()  # not in `request`: after a reset in the handshake of TLS, there is no answer to read
         try:
             connection.request(method, target, body or None, headers)
         except (BrokenPipeError, ConnectionResetError):

@@ -3,8 +3,13 @@
 nothing of the answer moves the cursor of a terminal.
 """
 
+import errno
 import socket
+import struct
+import threading
 import time
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPSConnection
 
 import pytest
 
@@ -245,6 +250,50 @@ def test_no_answer_to_a_transfer_is_a_bug(monkeypatch, name):
             with pytest.raises((PoolFailure, PoolGone)) as failed:
                 transfer.import_raw(calls, "OpaqueRef:vdi", b"x")
             assert of_put in str(failed.value) and len(str(failed.value)) < 1000
+
+
+@contextmanager
+def resets():
+    """The port of a server that resets each connection at its first byte, as within the handshake of TLS."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(16)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+class Refusing(HTTPConnection):
+    def connect(self):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+
+@pytest.mark.parametrize("kind", [HTTPSConnection, Refusing])
+def test_a_transfer_that_never_got_a_connection_says_the_cause(monkeypatch, kind):
+    """It said "Bad file descriptor" of a socket that TLS had given up, and without a socket it was a bug."""
+    answers = {"task.create": success("OpaqueRef:task"), "session.login_with_password": success("OpaqueRef:session")}
+    answers["session.logout"] = success("")
+    said_ = "closed the connection during /(export|import)_raw_vdi: Connection reset by peer"
+    with HostileServer(answers.get) as server, resets() as port, connect(Where(server.url)) as calls:
+        monkeypatch.setattr(calls, "http", lambda: kind(f"127.0.0.1:{port}", timeout=60))
+        with pytest.raises(PoolGone, match=said_):
+            transfer.export_raw(calls, "OpaqueRef:vdi")
+        with pytest.raises(PoolGone, match=said_):
+            transfer.import_raw(calls, "OpaqueRef:vdi", b"x")
 
 
 def test_a_redirect_of_many_letters_is_read_at_once():
