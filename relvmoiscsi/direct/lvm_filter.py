@@ -2,29 +2,27 @@
 """Does LVM of this host ignore the direct LUNs? A guest writes volume groups to its LUN, of any name.
 
 LVM itself tells its settings: those of lvm.conf and lvmlocal.conf of one directory, and its defaults. Each device has
-several names in /dev. Two lists of patterns, `filter` and `global_filter`, decide alike:
+several names in /dev. In each of two lists of patterns, `filter` and `global_filter`, the first pattern that matches a
+name decides. LVM ignores a device if a list rejects one of its names and accepts none.
 
-    for each name                            the first pattern that matches the name accepts it or rejects it
-    a name is accepted                       LVM uses the device, whatever its other names are
-    a name is rejected, and none accepted    LVM ignores the device
-    no pattern matches any name              LVM uses the device
+The names of today do not tell enough. A guest makes partitions later, and writes labels that become links. After a
+restart, the disk is another sdX. So one rule judges the patterns, for each name that a LUN can ever have:
 
-One list that rejects the device is enough. udev makes links below /dev/disk from labels and UUIDs that a guest writes:
-their last part is the guest's, in by-id behind lvm-pv-uuid-, and has no "/". So a list hides a LUN for certain only if
-each accepting pattern begins with another path.
+    a list hides the direct LUNs    it rejects the link that udev makes for each of their devices, and each of its
+                                    accepting patterns begins with a path that a direct LUN never has
+
+The order of the patterns then makes no difference. A pattern that the rule cannot read may accept, and rejects nothing.
+One list that hides the LUNs is enough.
 
 With a devices file, LVM heeds neither list, and uses the devices of the file alone. An entry by a name has a PVID, too.
 With search_for_devnames = "all", LVM takes any device with that PVID.
 
-LVM matches a name between a character for its start and one for its end. `^` and `$` stand for them, and `.` and
-`[^x]` match them as well: `/sda.` matches /dev/sda. `_compiled` refuses what LVM and Python may read otherwise.
-
-Source: LVM2 lib/filters/filter-regex.c, _accept_p and _extract_pattern; lib/device/device_id.c; libdm/regex.
+Source: LVM2 lib/filters/filter-regex.c, _accept_p and _extract_pattern; lib/device/device_id.c.
 """
 
 import os
 import re
-from typing import Dict, List, Mapping, Match, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.direct.links import every_device_of
 from relvmoiscsi.errors import Place, Refused, RelvmoiscsiError
@@ -33,7 +31,7 @@ from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.lvm_memory import entries_in
 from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.wording import said, shell_command, some_of
+from relvmoiscsi.wording import shell_command, some_of
 
 #: the word of the filter that keeps LVM from direct LUNs and from their partitions; the rule makes links of this name
 LVM_WORD = "/relvmoiscsi-direct-"
@@ -42,24 +40,22 @@ _DEFAULT = ["a|.*|"]  #: the list of LVM without a filter
 #: LVM reads the files of one directory only; SM chooses the second for commands that write
 _DIRECTORIES = ("etc/lvm", "etc/lvm/master")
 _SECONDS = 20.0  #: for LVM, which reads its settings and no disk
-_ABSENT = "sdzz"  #: stands for the disk of a LUN that is away
 
-_START, _END = "\x02", "\x03"  #: of a name, for LVM's patterns
-#: what one character matches: behind a backslash, a class, or another character that is no operator
-_ONE = r"\\[ -~]|\[\^?(?:[0-9A-Za-z]-[0-9A-Za-z]|[0-9A-Za-z_ ./:,@#%+=])+\]|[^\[\\(|)*+?\x00-\x1f\x7f-\U0010ffff]"
-_ITEM = rf"\(*(?:{_ONE})[*+?]*(?:\)[*+?]*)*"
-_PATTERN = re.compile(rf"{_ITEM}(?:\|?{_ITEM})*")  #: no part of it is empty: LVM reads no further than an empty part
-_WORD = re.compile(rf"{_ONE}|[*+?]+|[(|)]")
-#: a pattern that begins with a path which no guest chooses
-_PATH_OF_HOST = re.compile(
-    r"\^?/dev/(?:[A-Za-ce-z]|d[a-hj-z]|disk/by-id/(?:ata|nvme|scsi|wwn)-)(?![*+?])"
-    rf"(?:{_ONE}|[*+?]|\((?:{_ONE}|[*+?|])*\))*"
+#: what a readable pattern may have behind its first characters: no alternative outside of brackets
+_PART = r"(?:[A-Za-z0-9_/.:*+?$-]|\[\^?[A-Za-z0-9_-]+\])"
+_REST = rf"(?:{_PART}|\((?![*+?]){_PART}+(?:\|(?![*+?]){_PART}+)*\))*"
+#: devices of other drivers than a LUN has; "*" behind "md" would match /dev/mapper
+_OTHER_DEVICE = re.compile(
+    rf"\^?/dev/(?:cciss/|drbd|hd|loop|md|mmcblk|nbd|nvme|rbd|vd|xvd|disk/by-id/(?:ata|nvme)-)(?![*+?]){_REST}"
 )
-_ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t"}
-_IN_PYTHON = {".": r"[^\n\r]", "^": _START, "$": _END, "(": "(?:", "|": "|", ")": ")"}
-_ENDS = {"(": ")", "[": "]", "{": "}"}  #: of a pattern, by its first character; another character ends what it begins
+#: a disk or a map by its SCSIid
+_ONE_LUN = re.compile(
+    rf"\^?/dev/(?:mapper/|disk/by-id/(?:scsi-|wwn-0x|dm-uuid-(?:part[0-9]+-)?mpath-))([0-9a-f]{{16,}})(?![*+?]){_REST}"
+)
+#: a pattern that LVM and Python read alike, and that matches a name whatever follows the match
+_PLAIN = re.compile(r"\^?(?:[A-Za-z0-9_/-]|\.\*)+(?:(?<=\.\*)\$)?")
 
-Names = Dict[str, List[str]]  #: paths by device, as words of a sentence
+Names = Dict[str, List[str]]  #: paths by device
 
 
 def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
@@ -79,7 +75,7 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
                     f"LVM's filter does not know {nodes} of a direct LUN: udev has made no link for that."
                 ).advising(f"Have udev apply its rules: `{again}`.")
             )
-        names = {scsi_id: _names(scsi_id, each, host) for scsi_id, each in devices.items()}
+        names = {scsi_id: _names(each, host) for scsi_id, each in devices.items()}
     except RelvmoiscsiError as error:
         return [error.advising("Repair udev's database: LVM's filter needs its links.")]
     for directory in [host.at(each) for each in _DIRECTORIES if os.path.isdir(host.at(each))]:
@@ -105,36 +101,30 @@ class _Settings(NamedTuple):
     searches_all: bool  #: for the PVID of an entry by name
 
     def problem(self, luns: Mapping[str, Names]) -> Optional[Refused]:
-        """Return why LVM may use one of these LUNs, by SCSIid. Raises Refused for a pattern that cannot be read."""
-        used = self._used(luns, self.lists)
-        exposed = self._used(luns, [each for each in self.lists if not any(map(_accepts_a_guests_name, each))])
-        if not exposed:
-            return None
-        if used:
-            what = f"LVM does not ignore {some_of(used)}, and acts on what a guest writes there."
+        """Return why LVM may use one of these LUNs, by SCSIid."""
+        if self.devices_file is None:
+            if any(_hides(each, luns) for each in self.lists):
+                return None
+            used, advice = "a direct LUN, or a partition that a guest makes there", self._list_to_write(luns)
         else:
-            what = (
-                f"a guest can give {some_of(exposed)} a name that LVM's filter accepts, such as the label of a "
-                "partition. LVM then acts on what the guest writes there."
-            )
-        advice = self._list_to_write(luns) if self.devices_file is None else self._way_out_of_file()
+            listed = self._listed(luns, self.devices_file)
+            if not listed:
+                return None
+            used, advice = some_of(listed), self._way_out_of_file()
         return Refused(
-            f"With the settings in {self.directory}, {what} A guest can block an SR of this host by the name of a "
-            "volume group."
+            f"With the settings in {self.directory}, LVM may use {used}, and then acts on what a guest writes there. A "
+            "guest can block an SR of this host by the name of a volume group."
         ).advising(advice)
 
-    def _used(self, luns: Mapping[str, Names], lists: Sequence[Sequence[str]]) -> List[str]:
-        """Return the devices that LVM uses with these lists of patterns."""
-        devices = [(scsi_id, words, paths) for scsi_id, names in luns.items() for words, paths in names.items()]
-        if self.devices_file is None:
-            return [words for _, words, paths in devices if not any(_rejects(each, paths) for each in lists)]
-        values = {value for entry in self.devices_file for value in entry.values()}
+    def _listed(self, luns: Mapping[str, Names], entries: Sequence[Mapping[str, str]]) -> List[str]:
+        values = {value for entry in entries for value in entry.values()}
         # a SCSIid is a digit and the rest of the wwid
-        listed = {scsi_id for scsi_id in luns if any(scsi_id[1:] in value for value in values)}
         return [
-            words
-            for scsi_id, words, paths in devices
-            if self._takes_any or scsi_id in listed or not values.isdisjoint(paths)
+            f"LUN {scsi_id}"
+            for scsi_id, names in luns.items()
+            if self._takes_any
+            or any(scsi_id[1:] in value for value in values)
+            or any(not values.isdisjoint(paths) for paths in names.values())
         ]
 
     @property
@@ -163,8 +153,7 @@ class _Settings(NamedTuple):
             f"Have {_OURS!r} as the first pattern of the global_filter in {file}, or in lvm.conf if lvmlocal.conf has "
             "none."
         )
-        paths = [path for names in luns.values() for each in names.values() for path in each]
-        accepting = [repr(each) for each in patterns if _accepts(each, paths) or _accepts_a_guests_name(each)]
+        accepting = [repr(each) for each in patterns if _may_accept(each, luns)]
         if accepting:
             advice += (
                 f" Replace {some_of(accepting)} there by patterns that accept the disks of this host, and no name of "
@@ -191,58 +180,29 @@ def _settings_of(directory: str, host: Host) -> _Settings:
         raise Refused(f"{path} cannot be read: {error.strerror}.").advising(remedy(error, path)) from error
 
 
-def _rejects(patterns: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether the list keeps LVM from a device with these names. Raises Refused."""
-    compiled = [_compiled(pattern) for pattern in patterns]
-    found = [next((is_accept for is_accept, regex in compiled if _matches(regex, name)), None) for name in names]
-    return False in found and True not in found
+def _hides(patterns: Sequence[str], scsi_ids: Iterable[str]) -> bool:
+    """Return whether the list keeps LVM from each device that these LUNs have or get."""
+    link = "/dev/disk/by-id" + LVM_WORD
+    rejects = any(each[:1] == "r" and _PLAIN.fullmatch(each[2:-1]) and re.search(each[2:-1], link) for each in patterns)
+    return rejects and not any(_may_accept(each, scsi_ids) for each in patterns)
 
 
-def _accepts(pattern: str, names: Sequence[str]) -> bool:
-    is_accept, regex = _compiled(pattern)
-    return is_accept and any(_matches(regex, name) for name in names)
-
-
-def _accepts_a_guests_name(pattern: str) -> bool:
-    """Return whether the pattern may accept a name that a guest chooses for its LUN."""
-    return pattern.startswith("a") and not _PATH_OF_HOST.fullmatch(pattern[2:-1])
-
-
-def _matches(regex: Pattern[str], name: str) -> bool:
-    """Return whether LVM's pattern matches the name. LVM reads bytes, so each byte of the name is one character."""
-    return regex.search(_START + name.encode("utf-8", "surrogateescape").decode("latin-1") + _END) is not None
-
-
-def _compiled(pattern: str) -> Tuple[bool, Pattern[str]]:
-    """Return whether LVM accepts what the pattern matches, and the pattern. Raises Refused."""
-    end = _ENDS.get(pattern[1:2], pattern[1:2])
-    try:
-        if pattern[:1] not in ("a", "r") or len(pattern) < 3 or pattern[-1] != end:
-            raise re.error("it is not of the form a|…| or r|…|")
-        if not _PATTERN.fullmatch(pattern[2:-1]):
-            raise re.error("LVM may read it otherwise than relvmoiscsi")
-        return pattern[0] == "a", re.compile(_WORD.sub(_in_python, pattern[2:-1]))
-    except re.error as error:
-        problem = f"Nothing tells which names the pattern {pattern!r} of LVM's filter matches: {said(str(error))}."
-        raise Refused(problem).advising(
-            "Write that pattern in a simpler form, in lvm.conf or lvmlocal.conf."
-        ) from error
-
-
-def _in_python(match: Match[str]) -> str:
-    word = match.group()
-    if word[0] in "*+?":  # LVM applies one after the other, and Python takes the second for another operator
-        return word[0] if len(set(word)) == 1 else "*"
-    if word[0] == "[":
-        return word
-    return _IN_PYTHON.get(word) or re.escape(_ESCAPES.get(word, word[-1]))
+def _may_accept(pattern: str, scsi_ids: Iterable[str]) -> bool:
+    """Return whether LVM may use a device of these LUNs for the pattern, now or later."""
+    if pattern[:1] == "r" or _OTHER_DEVICE.fullmatch(pattern[2:-1]):
+        return False
+    one = _ONE_LUN.fullmatch(pattern[2:-1])
+    if one is None:
+        return True
+    # the SCSIid in the pattern may be a part of one, and wwn- lacks the first digit
+    return any(own.startswith(one[1]) or one[1].startswith(own) for each in scsi_ids for own in (each, each[1:]))
 
 
 # --- the devices of a LUN
 
 
-def _names(scsi_id: str, devices: Sequence[str], host: Host) -> Names:
-    """Return the names of each of these devices of the LUN, with the link of LVM_WORD. Raises NotFound."""
+def _names(devices: Sequence[str], host: Host) -> Names:
+    """Return the names of each of these devices of the LUN. Raises NotFound."""
     found: Names = {}
     for name in devices:
         kernel_name = os.path.basename(name)
@@ -250,9 +210,8 @@ def _names(scsi_id: str, devices: Sequence[str], host: Host) -> Names:
         if attribute(host.at("sys/block", name, "dm/name")):
             links.append(os.path.join("mapper", attribute(host.at("sys/block", name, "dm/name"))))
         paths = [host.node(kernel_name), *(host.at("dev", link) for link in links)]
-        found[host.node(kernel_name)] = [*paths, _link_for_lvm(kernel_name, host)]
-    by_id = host.at("dev/disk/by-id", "scsi-" + scsi_id)
-    return found or {f"LUN {scsi_id}": [host.node(_ABSENT), by_id, _link_for_lvm(_ABSENT, host)]}
+        found[host.node(kernel_name)] = paths
+    return found
 
 
 def _link_for_lvm(kernel_name: str, host: Host) -> str:

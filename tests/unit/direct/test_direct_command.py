@@ -235,7 +235,7 @@ def lvm_has_no_filter(scene):
         (no_udev_sr, "This host has no udev SR for disks, so the LUN is no VDI yet."),
         (introduction_fails, "sr-uuid={0.uuid} type=user location={1}"),
         (xapi_goes_away_in_between, "The VDI of the LUN could not be found"),
-        (lvm_has_no_filter, "With the settings in {0.root}/etc/lvm/master, LVM does not ignore {0.root}/dev/sda"),
+        (lvm_has_no_filter, "With the settings in {0.root}/etc/lvm/master, LVM may use a direct LUN"),
         (lvm_has_no_filter, "Write this line into {0.root}/etc/lvm/master/lvmlocal.conf, "),
     ],
 )
