@@ -206,6 +206,8 @@ def _clone(area: WorkArea, journal: Volume) -> None:
             raise _refuse(area, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
         area.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
         return
+    if clone_uuid in area.records:  # SM gives the clone a record after it drops the journal
+        raise _refuse(area, journal, f"it says that the snapshot of VDI {uuid} made VDI {clone_uuid}, which MGT knows")
     present = [volume for volume in (leaf, clone) if volume is not None]
     if len(present) == (2 if clone_uuid else 1) and all(_is_leaf(area, volume, base) for volume in present):
         _complete(area, journal, base, clone)
@@ -326,6 +328,12 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         area.freed_records.append(parent_uuid)
         area.say(f"VDI {uuid} was being coalesced into its parent: that is done, only the journal goes.")
         return
+    child = old or leaf
+    if child is not None and (child.parent is None or child.parent.uuid != parent_uuid):
+        problem = (
+            f"the journal says that VDI {uuid} was coalesced into {parent_uuid}, and its image names another parent"
+        )
+        raise _refuse_data(area, journal, problem)
     # tapdisk had the leaf open at the time of the array snapshot: tapdisk kills the footer in the last sector. While SM
     # inflates the volume, the last sector may hold a killed footer of a deleted volume
     is_killed = leaf is not None and isinstance(leaf.content, Vhd) and leaf.content.killed

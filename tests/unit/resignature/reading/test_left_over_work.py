@@ -119,6 +119,29 @@ def test_a_journal_of_a_snapshot_whose_volumes_are_not_three_does_not_read(text,
             engine.prepare(lun, entropy(0))
 
 
+@pytest.mark.parametrize("sectors", [(), DATA])
+def test_no_journal_of_a_snapshot_deletes_a_disk_that_mgt_knows(sectors):
+    others = [unlisted(disk("base", sectors=DATA)), disk("victim", sectors=sectors), disk("orig")]
+    lun = build_sr([*others, journal("clone", "orig", "{base}_{victim}")], area=AREA_DEFAULT).disk
+    before = lun.copy()
+
+    with pytest.raises(Unsupported, match="which MGT knows"):
+        engine.prepare(lun, entropy(0))
+    assert engine.inspect(lun).state == engine.DAMAGED and lun == before
+
+
+@pytest.mark.parametrize("child", [disk("child", "parent"), listed(disk("child", "parent", old=True), disk("child"))])
+def test_no_journal_of_a_leaf_coalesce_hides_a_disk_that_is_not_the_parent(child):
+    """The run would hide the disk that the text names, and SM's garbage collector would delete that disk."""
+    others = [disk("parent", sectors=DATA, hidden=True), disk("victim", sectors=DATA)]
+    lun = build_sr([*others, child, journal("leaf", "child", "{victim}")], area=AREA_DEFAULT).disk
+    before = lun.copy()
+
+    with pytest.raises(Unsupported, match="and its image names another parent"):
+        engine.prepare(lun, entropy(0))
+    assert engine.inspect(lun).state == engine.DAMAGED and lun == before
+
+
 def test_a_journal_of_a_leaf_coalesce_into_the_leaf_itself_does_not_read():
     lun = build_sr([disk("v0", sectors=DATA), journal("leaf", "v0", "{v0}")], area=AREA_DEFAULT).disk
     with pytest.raises(Unsupported, match="and the journal does not read"):
