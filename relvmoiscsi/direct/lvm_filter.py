@@ -55,7 +55,8 @@ _ONE_LUN = re.compile(
 #: a pattern that LVM and Python read alike, and that matches a name whatever follows the match
 _PLAIN = re.compile(r"\^?(?:[A-Za-z0-9_/-]|\.\*)+(?:(?<=\.\*)\$)?")
 
-Names = Dict[str, List[str]]  #: paths by device
+#: the paths of all devices of a LUN, by SCSIid
+Paths = Mapping[str, List[str]]
 
 
 def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
@@ -75,12 +76,12 @@ def lvm_problems(luns: Mapping[str, str], host: Host) -> List[RelvmoiscsiError]:
                     f"LVM's filter does not know {nodes} of a direct LUN: udev has made no link for that."
                 ).advising(f"Have udev apply its rules: `{again}`.")
             )
-        names = {scsi_id: _names(each, host) for scsi_id, each in devices.items()}
+        paths = {scsi_id: _paths(each, host) for scsi_id, each in devices.items()}
     except RelvmoiscsiError as error:
         return [error.advising("Repair udev's database: LVM's filter needs its links.")]
     for directory in [host.at(each) for each in _DIRECTORIES if os.path.isdir(host.at(each))]:
         try:
-            problem = _settings_of(directory, host).problem(names)
+            problem = _settings_of(directory, host).problem(paths)
         except RelvmoiscsiError as error:
             problems.append(
                 Refused(f"What LVM ignores with the settings in {directory} is unknown: {error.message}").advising(
@@ -100,7 +101,7 @@ class _Settings(NamedTuple):
     devices_file: Optional[List[Dict[str, str]]]  #: its entries; None where LVM uses no such file
     searches_all: bool  #: for the PVID of an entry by name
 
-    def problem(self, luns: Mapping[str, Names]) -> Optional[Refused]:
+    def problem(self, luns: Paths) -> Optional[Refused]:
         """Return why LVM may use one of these LUNs, by SCSIid."""
         if self.devices_file is None:
             if any(_hides(each, luns) for each in self.lists):
@@ -116,15 +117,13 @@ class _Settings(NamedTuple):
             "guest can block an SR of this host by the name of a volume group."
         ).advising(advice)
 
-    def _listed(self, luns: Mapping[str, Names], entries: Sequence[Mapping[str, str]]) -> List[str]:
+    def _listed(self, luns: Paths, entries: Sequence[Mapping[str, str]]) -> List[str]:
         values = {value for entry in entries for value in entry.values()}
         # a SCSIid is a digit and the rest of the wwid
         return [
             f"LUN {scsi_id}"
-            for scsi_id, names in luns.items()
-            if self._takes_any
-            or any(scsi_id[1:] in value for value in values)
-            or any(not values.isdisjoint(paths) for paths in names.values())
+            for scsi_id, paths in luns.items()
+            if self._takes_any or any(scsi_id[1:] in value for value in values) or not values.isdisjoint(paths)
         ]
 
     @property
@@ -139,7 +138,7 @@ class _Settings(NamedTuple):
         line = 'devices { search_for_devnames = "auto" }'
         return f"Write this line into {self.directory}/lvmlocal.conf: {line}. {removal}"
 
-    def _list_to_write(self, luns: Mapping[str, Names]) -> str:
+    def _list_to_write(self, luns: Paths) -> str:
         """Return what makes global_filter hide the LUNs, and no other device that LVM uses now.
 
         Only an administrator knows which disks an accepting pattern is for. `filter` is no way out: LVM puts that of
@@ -201,16 +200,14 @@ def _may_accept(pattern: str, scsi_ids: Iterable[str]) -> bool:
 # --- the devices of a LUN
 
 
-def _names(devices: Sequence[str], host: Host) -> Names:
-    """Return the names of each of these devices of the LUN. Raises NotFound."""
-    found: Names = {}
+def _paths(devices: Sequence[str], host: Host) -> List[str]:
+    """Return the paths of these devices of one LUN. Raises NotFound."""
+    found: List[str] = []
     for name in devices:
-        kernel_name = os.path.basename(name)
         links = [line[2:] for line in udev.database(name, host) if line.startswith("S:")]
         if attribute(host.at("sys/block", name, "dm/name")):
             links.append(os.path.join("mapper", attribute(host.at("sys/block", name, "dm/name"))))
-        paths = [host.node(kernel_name), *(host.at("dev", link) for link in links)]
-        found[host.node(kernel_name)] = paths
+        found += [host.node(os.path.basename(name)), *(host.at("dev", link) for link in links)]
     return found
 
 
