@@ -38,7 +38,6 @@ from relvmoiscsi.engine import (
     EarlierRun,
     Inspection,
     Lun,
-    Prepared,
     ResignatureRequest,
     Result,
     is_of_another_lun,
@@ -318,7 +317,6 @@ def resignature(
     `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of the caller's functions.
     """
     recovered, finished = "", None  # type: str, Optional[CompletedRun]
-    prepared: Union[Prepared, AlreadyDone, None] = None
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished:
@@ -328,11 +326,9 @@ def resignature(
                 raise  # before anybody is asked: nothing was written, and no answer would change that
             recovered, finished = _recover_first(lun, entropy, consent, request, earlier)
         with _since(recovered):
-            if earlier is not None and finished is not None:  # what is wanted is done, if the LUN says so
-                of_run = request._replace(again=False, scsi_id=earlier.journal.run.scsi_id)
-                prepared = engine.prepare(lun.device, entropy, of_run)
-            if not isinstance(prepared, AlreadyDone):
-                prepared = engine.prepare(lun.device, entropy, request)
+            if finished is not None:  # the run that is requested: the ids on the LUN prove that it is done
+                request = request._replace(again=False, scsi_id=finished.result.scsi_id)
+            prepared = engine.prepare(lun.device, entropy, request)
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             _verify_finished(lun, prepared.sr_uuid)

@@ -557,6 +557,15 @@ def test_an_undo_asks_about_no_sr_of_a_journal_that_is_not_on_the_lun():
     assert disk == before
 
 
+def test_an_undo_that_would_not_give_the_sr_of_its_journal_back_writes_nothing():
+    """The record proves the resignature. The journal of a stranger names another SR before it."""
+    disk = forge_run(DONE.copy(), SCSI_ID, engine.DONE, sr_of(DONE))
+    before = disk.copy()
+    with pytest.raises(Refused, match=f"An undo would leave the SR {sr_of(DONE)}, not the SR {NO_SR}") as caught:
+        undo_it(disk, Caller())
+    assert disk == before and caught.value.disk_state == "Nothing was written."
+
+
 @pytest.mark.parametrize("work", RUNS)
 def test_a_journal_that_is_not_of_the_lun_is_no_map_of_the_finished_run(work):
     """It would name a VDI of another tenant as the old one."""
